@@ -1,0 +1,42 @@
+"""Shared by all tests: eight logical CPU devices, and strategies over the first N of them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+@pytest.fixture(scope="session")
+def tf():
+    """TensorFlow with eight logical CPU devices and one thread each, so that several replicas fit on two cores."""
+    import tensorflow
+
+    cpu = tensorflow.config.list_physical_devices("CPU")[0]
+    tensorflow.config.set_logical_device_configuration(cpu, [tensorflow.config.LogicalDeviceConfiguration()] * 8)
+    return tensorflow
+
+
+@pytest.fixture(scope="session")
+def strategies(tf):
+    """``strategies(n)``: the default strategy for 1, MirroredStrategy over n CPU devices for more; one object per n."""
+    made = {}
+
+    def strategy(replicas):
+        if replicas == 1:
+            return tf.distribute.get_strategy()
+        if replicas not in made:
+            made[replicas] = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+        return made[replicas]
+
+    return strategy
+
+
+@pytest.fixture
+def data_dir():
+    """The folder of real data named by TF_SIMIGRAD_DATA; the test is skipped where there is none."""
+    folder = os.environ.get("TF_SIMIGRAD_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("needs real data: set TF_SIMIGRAD_DATA to a folder with cifar10/")
+    return Path(folder)

@@ -1,0 +1,183 @@
+"""Private names and version differences of the three Kerases (Keras 3, tf_keras, Keras 2.15): the model."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import tensorflow as tf
+
+from tf_simigrad.compat import tf_private
+
+keras = tf.keras
+
+KERAS_3: bool = keras.Model.__module__.startswith("keras.src.models")
+"""Whether ``tf.keras`` of this process is Keras 3; otherwise it is tf_keras or Keras 2."""
+
+
+def name_of_keras() -> str:
+    """The Keras of this process, for messages: "Keras 3" or "tf_keras"."""
+    return "Keras 3" if KERAS_3 else "tf_keras"
+
+
+def backend() -> str:
+    """The Keras backend: "tensorflow", or another one under Keras 3."""
+    return keras.backend.backend() if KERAS_3 else "tensorflow"
+
+
+def keras_distribution() -> Any:
+    """What ``keras.distribution.set_distribution`` has set, or None."""
+    return keras.distribution.distribution() if KERAS_3 else None
+
+
+def overrides_train_step(model: Any) -> bool:
+    """Whether the model's training step is not Keras's own."""
+    return type(model).train_step is not keras.Model.train_step or "train_step" in vars(model)
+
+
+def overrides_compute_metrics(model: Any) -> bool:
+    """Whether the model's ``compute_metrics`` is not Keras's own."""
+    return type(model).compute_metrics is not keras.Model.compute_metrics
+
+
+def steps_per_execution(model: Any) -> int:
+    """Dataset elements that one call of the train function consumes; tf_keras shortens the last call of an epoch by it."""
+    if KERAS_3:
+        return model.steps_per_execution
+    return 1 if model._steps_per_execution is None else int(model._steps_per_execution.numpy())
+
+
+def compiled_identity(model: Any) -> tuple[int, ...]:
+    """Identities of what ``compile`` makes anew each time: they differ if the model was compiled again."""
+    loss = model._compile_loss if KERAS_3 else model.compiled_loss
+    return (id(loss), id(model.optimizer))
+
+
+def call_in_training(model: Any, x: Any) -> Any:
+    """The forward pass of the training step."""
+    if KERAS_3 and not model._call_has_training_arg:
+        return model(x)
+    return model(x, training=True)
+
+
+def mean_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, num_replicas: int) -> tf.Tensor:
+    """The compiled loss of this replica's examples, a mean over them, with regularisation and ``add_loss`` terms.
+
+    Both Kerases divide it by the number of replicas, since they add gradients up; that division is undone here.
+    """
+    if KERAS_3:
+        loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
+    else:
+        loss = model.compute_loss(x, y, y_pred, sample_weight)
+        model._validate_target_and_loss(y, loss)
+    return tf.cast(loss, tf.float32) * num_replicas
+
+
+def track_loss(model: Any, mean: tf.Tensor, weight: tf.Tensor) -> None:
+    """Adds a mean loss to the tracker whose result is the log ``loss``; tf_keras does it inside ``compute_loss``."""
+    if KERAS_3:
+        model._loss_tracker.update_state(mean, sample_weight=weight)
+
+
+def own_loss_metric() -> Any:
+    """A metric for the loss of a ``loss_fn``: tf_keras tracks only losses that ``compute_loss`` has seen. None under Keras 3."""
+    return None if KERAS_3 else keras.metrics.Mean(name="loss")
+
+
+def count_train_steps(model: Any, steps: int) -> None:
+    """tf_keras's TensorBoard callback reads its step from a counter that the train function advances."""
+    if not KERAS_3:
+        model._train_counter.assign_add(steps)
+
+
+def autograph_of_keras() -> AbstractContextManager:
+    """tf_keras converts user code by AutoGraph inside its train function, Keras 3 does not."""
+    return nullcontext() if KERAS_3 else tf_private.autograph_enabled()
+
+
+def empty_batches_are_safe() -> bool:
+    """Whether losses and BatchNormalization ignore a replica without examples: tf_keras's do, Keras 3's become NaN."""
+    return not KERAS_3
+
+
+def is_built(model: Any) -> bool:
+    """Whether all variables of the model exist: not before the first batch of a subclassed or deferred Sequential model."""
+    return bool(model.built) and all(layer.built for layer in model._flatten_layers(include_self=False))
+
+
+def unsynchronised_statistics(model: Any, num_replicas: int) -> list[Any]:
+    """Moving statistics that replicas update apart and nobody averages: BatchNormalization's under Keras 3.
+
+    tf_keras averages them whenever they are read.
+    """
+    if not KERAS_3 or num_replicas == 1:
+        return []
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return [v for layer in layers if layer.trainable for v in (layer.moving_mean, layer.moving_variance)]
+
+
+def batch_dependent_layers(model: Any) -> list[str]:
+    """Names of the layers whose output for one example depends on its micro-batch."""
+    return [layer.name for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+def regularised_layers(model: Any) -> list[str]:
+    """Names of the layers that add a weight penalty to the loss."""
+    kinds = ("kernel_regularizer", "bias_regularizer", "embeddings_regularizer", "depthwise_regularizer",
+             "pointwise_regularizer", "recurrent_regularizer", "gamma_regularizer", "beta_regularizer")
+    return [layer.name for layer in model._flatten_layers() if any(getattr(layer, kind, None) is not None for kind in kinds)]
+
+
+def tf_variable(variable: Any) -> tf.Variable:
+    """The TensorFlow variable inside a Keras 3 variable; a TensorFlow variable itself."""
+    return variable.value if KERAS_3 and not isinstance(variable, tf.Variable) else variable
+
+
+def variable_path(variable: Any) -> str:
+    """The variable's name with the names of its layers, "dense/kernel"."""
+    return variable.path if KERAS_3 and hasattr(variable, "path") else variable.name.split(":")[0]
+
+
+def is_ready(model: Any) -> bool:
+    """Whether the variables of the model and of its compiled loss and metrics exist, so that one trace of a step suffices."""
+    if KERAS_3:
+        containers = [c for c in (model._compile_loss, model._compile_metrics) if c is not None]
+    else:
+        containers = [model.compiled_loss, model.compiled_metrics]
+    return is_built(model) and all(container.built for container in containers)
+
+
+def build_from(model: Any, iterator: Any, with_loss: bool) -> None:
+    """Creates what waits for the first batch, by tracing the forward pass on the spec of one dataset element.
+
+    Args:
+        model: The compiled model.
+        iterator: The iterator that ``fit`` passes to the train function.
+        with_loss: Whether the compiled loss and metrics are used, and so to be built as well.
+    """
+    element = keras.utils.unpack_x_y_sample_weight(tf_private.first_replica_spec(iterator.element_spec))
+
+    def forward(x: Any, y: Any) -> None:
+        y_pred = call_in_training(model, x)
+        if with_loss:
+            _build_loss_and_metrics(model, y, y_pred)
+
+    with model.distribute_strategy.scope(), autograph_of_keras():
+        tf.function(forward, autograph=not KERAS_3).get_concrete_function(*element[:2])
+
+
+def _build_loss_and_metrics(model: Any, y: Any, y_pred: Any) -> None:
+    if KERAS_3:
+        for container in (model._compile_loss, model._compile_metrics):
+            if container is not None and not container.built:
+                container.build(y, y_pred)
+        return
+    if not model.compiled_loss.built:
+        model.compiled_loss.build(y_pred)
+    if not model.compiled_metrics.built:
+        model.compiled_metrics.build(y_pred, y)
+
+
+def restore_train_function(model: Any) -> Any:
+    """Makes Keras's own train function anew, stores it in the model and returns it."""
+    model.train_function = None
+    model.make_train_function()
+    return model.train_function

@@ -1,0 +1,27 @@
+"""Private names of TensorFlow, each in a function of its own."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.distribute import values
+
+
+def autograph_enabled() -> AbstractContextManager:
+    """A context in which tf_keras converts the ``call`` of layers by AutoGraph, as it does in its own train function."""
+    return ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED)
+
+
+def first_replica_spec(element_spec: Any) -> Any:
+    """The element spec of a distributed iterator as its first replica sees it; a plain one unchanged."""
+    return tf.nest.map_structure(
+        lambda spec: spec._value_specs[0] if isinstance(spec, values.PerReplicaSpec) else spec,
+        element_spec,
+        expand_composites=False,
+    )
+
+
+def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
+    """Whether the strategy spans several processes."""
+    return strategy.extended._in_multi_worker_mode()

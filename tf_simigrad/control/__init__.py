@@ -1,0 +1,1 @@
+"""Pure decisions: standard library only, importable without TensorFlow."""

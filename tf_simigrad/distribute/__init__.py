@@ -1,0 +1,1 @@
+"""The only code that knows how many replicas there are and how they talk."""

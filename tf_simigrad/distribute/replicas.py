@@ -1,0 +1,93 @@
+"""What a distribution strategy offers: how many replicas, where they are, and how to run something on each."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_simigrad.compat import tf_private
+
+
+class Replicas:
+    """The replicas of a strategy.
+
+    Args:
+        strategy: The strategy of the model: the default one, OneDeviceStrategy or MirroredStrategy.
+
+    Attributes:
+        count: Number of replicas.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
+        self._strategy = strategy
+        self.count = int(strategy.num_replicas_in_sync)
+        self.devices: Sequence[str] = strategy.extended.worker_devices if self.count > 1 else ()
+
+    @property
+    def name(self) -> str:
+        """The strategy's class name, for messages."""
+        return type(self._strategy).__name__
+
+    def same_as(self, strategy: tf.distribute.Strategy) -> bool:
+        """Whether these are the replicas of that strategy."""
+        return self._strategy is strategy
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """The strategy's scope, in which its variables are to be made."""
+        return self._strategy.scope()
+
+    def run(self, fn: Callable, args: tuple = ()) -> Any:
+        """Calls ``fn`` once per replica, in replica context. To be called in cross-replica context."""
+        return self._strategy.run(fn, args=args)
+
+    def first(self, value: Any) -> Any:
+        """The first local replica's part of a per-replica structure: for values that are the same on all."""
+        return tf.nest.map_structure(lambda v: self._strategy.experimental_local_results(v)[0], value)
+
+    def local(self, value: Any) -> tuple:
+        """The parts of a per-replica value or variable, one per local replica. Cross-replica context."""
+        return self._strategy.experimental_local_results(value)
+
+    def total(self, value: Any) -> tf.Tensor:
+        """The sum of a per-replica scalar over all replicas. Cross-replica context."""
+        return self._strategy.reduce("SUM", value, axis=None)
+
+    def per_replica_variable(self, shape: Sequence[int], name: str) -> tf.Variable:
+        """A float32 variable of zeros of which each replica has its own, to be used in replica context."""
+        with self.scope():
+            return tf.Variable(
+                tf.zeros(shape, tf.float32),
+                trainable=False,
+                name=name,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.NONE,
+            )
+
+    def average(self, variables: Sequence[tf.Variable]) -> None:
+        """Sets each variable to its mean over the replicas. Replica context."""
+        context = tf.distribute.get_replica_context()
+        values = [tf.convert_to_tensor(v) for v in variables]
+        for variable, mean in zip(variables, context.all_reduce(tf.distribute.ReduceOp.MEAN, values), strict=True):
+            variable.assign(mean)
+
+
+def replica_id() -> int:
+    """This replica's index among all, as a Python number. Replica context, while tracing."""
+    return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+
+
+def check_strategy(strategy: tf.distribute.Strategy) -> None:
+    """Raises a ValueError for a strategy under which the callback would not be right."""
+    if isinstance(strategy, (tf.distribute.ParameterServerStrategy, tf.distribute.experimental.ParameterServerStrategy)):
+        raise ValueError(
+            "AdaptiveBatch does not support ParameterServerStrategy: its workers update apart from each other, so there is no "
+            "common gradient to measure. Use MirroredStrategy."
+        )
+    known = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
+    plain = type(strategy) is type(tf.distribute.get_strategy()) and strategy.num_replicas_in_sync == 1
+    if tf_private.is_multi_worker(strategy) or not (isinstance(strategy, known) or plain):
+        raise ValueError(
+            f"AdaptiveBatch supports models built without a strategy or under MirroredStrategy or OneDeviceStrategy in one "
+            f"process in this version; this one was built under {type(strategy).__name__}."
+        )

@@ -1,0 +1,268 @@
+"""The callback: from then on the batch size follows the gradients, update by update."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.control.policy import Policy, check_bounds
+from tf_simigrad.core import lr_rules
+from tf_simigrad.core.similarity import STATISTICS
+from tf_simigrad.distribute.replicas import Replicas
+from tf_simigrad.fit.checks import check_model, warn_of
+from tf_simigrad.fit.control_loop import ControlLoop, LoopState
+from tf_simigrad.fit.train_function import TrainFunction
+from tf_simigrad.optimizers.transforms import Transform
+from tf_simigrad.records import UpdateRecord
+from tf_simigrad.train.assemble import TrainParts, assemble
+
+_LOG = logging.getLogger("tf_simigrad")
+
+
+class AdaptiveBatch(keras_private.keras.callbacks.Callback):
+    """Adapts the batch size inside ``model.fit``, and the learning rate with it.
+
+    The dataset given to ``fit`` yields micro-batches (``micro_batch_size * replicas`` examples each). Gradients are summed over
+    as many of them as the policy wants, reduced once, measured, and applied once. Progress bar, epochs, validation and the
+    other callbacks stay what they are. What is pending at the end of an epoch is carried into the next one and flushed at the
+    end of the last; where training stops before, it is discarded, counted in ``discarded_examples``, and logged.
+
+    The effective learning rate is the optimizer's own (which other callbacks may change; a LearningRateSchedule is evaluated
+    at ``examples_seen // reference_batch_size``) times the rule's multiplier. ``optimizer.iterations`` counts updates. A gradient
+    that is not finite is dropped whole, leaves the weights alone and is counted.
+
+    Args:
+        policy: ``SimiGrad``, ``NoiseScale``, ``FixedBatch``, or your own ``Policy``.
+        statistic: "two_groups": the cosine between the mean gradients of the two halves of the replicas, or of the even and
+            odd micro-steps where there is one replica (one more gradient sum in memory). "all_pairs": the same expectation
+            from the norms of all micro-gradients, with less noise; reads every micro-gradient once more.
+        learning_rate_rule: "sqrt", "linear", "adascale", "none", or ``rule(batch_size, reference_batch_size, noise_scale) ->
+            multiplier`` (examples; the noise scale is an average up to the previous update, None while unknown).
+        reference_batch_size: Batch size in examples that the optimizer's learning rate was tuned for. None: the first one.
+        transform: A ``Transform`` of the mean gradient, or a sequence of them, applied in order.
+        loss_fn: ``loss_fn(model, data)`` returns the mean loss of one micro-batch, or ``(mean_loss, weight)`` where the mean is
+            not over examples (tokens, say). For models that override ``train_step``.
+        verbose: 0 prints nothing, 1 a line per epoch.
+
+    Raises:
+        ValueError: From here, if an argument is unusable; from ``fit``, before training, if the model, its optimizer or its
+            strategy is one under which the results would be wrong.
+
+    Example:
+
+    ```python
+    model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+    model.compile(optimizer=tf.keras.optimizers.SGD(0.01), loss="mse")
+    x = np.random.default_rng(0).normal(size=(256, 4)).astype("float32")
+    adaptive = sg.AdaptiveBatch(sg.SimiGrad(target_similarity=0.3, min_batch_size=16, max_batch_size=64))
+    model.fit(x, x.sum(axis=1), batch_size=8, epochs=2, verbose=0, callbacks=[adaptive])
+    assert 16 <= adaptive.history[0].batch_size <= 64
+    ```
+
+    References:
+        Qin et al., "SimiGrad", NeurIPS 2021.
+    """
+
+    def __init__(self, policy: Policy, statistic: str = "two_groups",
+                 learning_rate_rule: str | Callable[[int, int, float | None], float] = "sqrt",
+                 reference_batch_size: int | None = None, transform: Transform | Sequence[Transform] | None = None,
+                 loss_fn: Callable[[Any, Any], Any] | None = None, verbose: int = 0) -> None:
+        super().__init__()
+        if not isinstance(policy, Policy):
+            raise ValueError(f"policy={policy!r} is no Policy. Pass sg.SimiGrad(...), sg.NoiseScale(...), sg.FixedBatch(...) or an "
+                             "instance of your own subclass of sg.Policy.")
+        check_bounds(policy)
+        if statistic not in STATISTICS:
+            raise ValueError(f"statistic={statistic!r} is not known. Pass one of {', '.join(map(repr, STATISTICS))}.")
+        if reference_batch_size is not None and (not isinstance(reference_batch_size, int) or reference_batch_size < 1):
+            raise ValueError(f"reference_batch_size={reference_batch_size!r} must be a whole number of examples, or None.")
+        if loss_fn is not None and not callable(loss_fn):
+            raise ValueError(f"loss_fn={loss_fn!r} must be callable: loss_fn(model, data) -> mean loss of one micro-batch.")
+        self.policy = policy
+        self.verbose = verbose
+        self._statistic = statistic
+        self._rule = lr_rules.resolve(learning_rate_rule)
+        self._transforms = _as_list(transform)
+        self._loss_fn = loss_fn
+        self._reference_batch_size = reference_batch_size
+        self._loop = self._new_loop()
+        self._function: TrainFunction | None = None
+        self._parts: TrainParts | None = None
+        self._parts_key: tuple = ()
+        self._owner: tuple[Any, Any] | None = None
+        self._restored: tuple[list, int] | None = None
+        self._installed: Callable | None = None
+        self._previous: Any = None
+        self._armed_step: int | None = None
+        self._epoch = 0
+
+    @property
+    def history(self) -> list[UpdateRecord]:
+        """One record per update, oldest first."""
+        return self._loop.state.history
+
+    @property
+    def examples_seen(self) -> int:
+        """Examples of all updates so far, over all replicas; what is pending is not in it yet."""
+        return self._loop.state.examples_seen
+
+    @property
+    def discarded_examples(self) -> int:
+        """Examples that were accumulated when training stopped, and never entered an update."""
+        return self._loop.state.discarded_examples
+
+    @property
+    def skipped_updates(self) -> int:
+        """Updates that were dropped because their gradient was not finite."""
+        return self._loop.state.skipped_updates
+
+    @property
+    def batch_size(self) -> int:
+        """Examples that the coming update is planned to have; what the policy wants while the micro-batch is unknown."""
+        return self._loop.plan.batch_size if self._loop.is_planned else int(self._loop.state.policy.wanted_batch_size)
+
+    @property
+    def traces(self) -> int:
+        """How often the functions of the training step were traced: 1, whatever the batch size did."""
+        return 0 if self._parts is None else max(self._parts.step.traces.values())
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Sets the batch size from the coming update on; the policy goes on from there. What is rounded is logged.
+
+        Args:
+            batch_size: Examples per update over all replicas, within the bounds of the policy (any size for ``FixedBatch``).
+
+        Raises:
+            ValueError: If it is not a whole number within the bounds.
+
+        Example:
+
+        ```python
+        adaptive = sg.AdaptiveBatch(sg.SimiGrad(target_similarity=0.3, min_batch_size=16, max_batch_size=64))
+        adaptive.set_batch_size(32)
+        assert adaptive.batch_size == 32
+        ```
+        """
+        self._loop.set_batch_size(batch_size)
+
+    def set_model(self, model: Any) -> None:
+        """Checks the model and takes the place of its train function. Called by Keras.
+
+        Args:
+            model: The compiled model that ``fit`` was called on.
+
+        Raises:
+            ValueError: If the model, its optimizer or its strategy is not supported.
+        """
+        super().set_model(model)
+        check_model(model, self._loss_fn is not None)
+        self._take_over_state(model)
+        self._armed_step = None
+        self._function = None
+        current = model.train_function
+        self._previous = None if hasattr(current, "adaptive_batch") else current
+        self._installed = self._wrapper()
+        model.train_function = self._installed
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Makes sure that no other callback has taken this one's place. Called by Keras."""
+        if self.model.train_function is not self._installed:
+            self.model.train_function = self._previous
+            raise ValueError("Another callback has replaced the train function of this fit. Pass one AdaptiveBatch only.")
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes which epoch it is. Called by Keras."""
+        self._epoch = epoch
+        if self._parts is not None:
+            self._parts.forward.reset_metrics()
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Arms one call of the train function: without it, that call belongs to a ``fit`` without this callback."""
+        self._armed_step = batch
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Prints a line if ``verbose``. Called by Keras."""
+        if self.verbose and self.history:
+            last = self.history[-1]
+            print(f"Epoch {epoch + 1}: {len(self.history)} updates, {self.examples_seen} examples, batch size {self.batch_size}, "
+                  f"similarity {last.similarity}, effective learning rate {last.effective_learning_rate:.4g}")
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Gives the model its own train function back. Called by Keras."""
+        if self._function is not None:
+            self._function.discard_pending()
+        self._uninstall()
+
+    def _wrapper(self) -> Callable:
+        def train_function(iterator: Any) -> Any:
+            if self._armed_step is None:
+                self._uninstall()
+                return keras_private.restore_train_function(self.model)(iterator)
+            first, self._armed_step = self._armed_step, None
+            if self._function is None:
+                self._function = self._prepared(iterator)
+            elements = keras_private.steps_per_execution(self.model)
+            steps = self.params.get("steps")
+            return self._function(iterator, elements, ends_epoch=bool(steps) and first + elements >= steps,
+                                  ends_training=self._epoch + 1 >= self.params["epochs"])
+
+        train_function.adaptive_batch = self  # type: ignore[attr-defined]
+        return train_function
+
+    def _uninstall(self) -> None:
+        if self.model.train_function is self._installed:
+            self.model.train_function = self._previous
+
+    def _take_over_state(self, model: Any) -> None:
+        """Goes on where the last ``fit`` of the same model and optimizer ended; anything else begins anew."""
+        if self._owner is None or self._owner[0] is not model or self._owner[1] is not model.optimizer:
+            if self._owner is not None:
+                _LOG.info("Another model or optimizer than in the last fit: the batch size and the history begin anew.")
+                self._loop = self._new_loop()
+            if self._restored is None:
+                self._loop.state.schedule_offset = keras_optimizer.iterations(model.optimizer)
+            self._owner = (model, model.optimizer)
+
+    def _prepared(self, iterator: Any) -> TrainFunction:
+        """The train function of this ``fit``; traces and accumulators of the last one are kept where they still fit."""
+        replicas = Replicas(self.model.distribute_strategy)
+        if not keras_private.is_ready(self.model):
+            keras_private.build_from(self.model, iterator, with_loss=self._loss_fn is None)
+        key = (*keras_private.compiled_identity(self.model), *(id(v) for v in self.model.trainable_variables))
+        if self._parts is None or key != self._parts_key:
+            warn_of(self.model, replicas)
+            self._parts = assemble(self.model, replicas, self._statistic, self._transforms, self._loss_fn)
+            self._parts_key = key
+        lone = self.policy.needs_similarity and replicas.count == 1
+        self._loop.start(min_micro_steps=2 if lone else 1)
+        function = TrainFunction(self.model, self._parts, self._loop)
+        if self._restored is not None:
+            function.restore_pending(*self._restored)
+            self._restored = None
+        elif self._loop.state.pending_steps:
+            function.discard_pending()
+        return function
+
+    def _new_loop(self) -> ControlLoop:
+        return ControlLoop(self.policy, self._rule, self._reference_batch_size)
+
+    def state_to_save(self) -> tuple[LoopState, list, int]:
+        """What ``EpochCheckpoint`` saves: the loop's state, the accumulated sums as arrays, and the examples in them."""
+        if self._function is None or self._parts is None:
+            return self._loop.state, [], 0
+        return self._loop.state, self._parts.accumulator.to_arrays(), self._function.pending_examples()
+
+    def state_to_resume(self, model: Any, state: LoopState, arrays: list, pending_examples: int) -> None:
+        """Takes what ``state_to_save`` gave, for the next ``fit`` of that model."""
+        self._loop = self._new_loop()
+        self._loop.state = state
+        self._owner = (model, model.optimizer)
+        self._restored = (arrays, pending_examples) if arrays else None
+
+
+def _as_list(transform: Transform | Sequence[Transform] | None) -> list[Transform]:
+    transforms = [] if transform is None else [transform] if isinstance(transform, Transform) else list(transform)
+    for item in transforms:
+        if not isinstance(item, Transform):
+            raise ValueError(f"transform={item!r} is no Transform. Pass sg.L2(...), your own subclass of sg.Transform, or a list.")
+    return transforms

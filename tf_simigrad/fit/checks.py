@@ -1,0 +1,86 @@
+"""What the callback refuses, and what it warns of, before training starts."""
+
+import logging
+from typing import Any
+
+import tensorflow as tf
+
+from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.distribute.replicas import Replicas, check_strategy
+
+_LOG = logging.getLogger("tf_simigrad")
+
+
+def check_model(model: Any, has_loss_fn: bool) -> None:
+    """Raises a ValueError for a model, optimizer or strategy under which the results would be wrong.
+
+    Args:
+        model: What ``set_model`` was given.
+        has_loss_fn: Whether the callback was given a ``loss_fn``.
+    """
+    _check_keras(model)
+    check_strategy(model.distribute_strategy)
+    if keras_private.overrides_train_step(model) and not has_loss_fn:
+        raise ValueError(
+            f"{type(model).__name__} overrides train_step, which AdaptiveBatch would replace: it cannot know the loss in there. "
+            "Pass AdaptiveBatch(..., loss_fn=lambda model, data: <mean loss of one micro-batch>), or override compute_loss "
+            "instead of train_step."
+        )
+    steps = keras_optimizer.accumulation_steps(model.optimizer)
+    if steps:
+        raise ValueError(
+            f"The optimizer accumulates gradients by itself (gradient_accumulation_steps={steps}). AdaptiveBatch accumulates, "
+            "and decides how often; construct the optimizer without gradient_accumulation_steps."
+        )
+    if model.jit_compile and model.distribute_strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            "jit_compile=True with several replicas does not work in either Keras off TPU (a compiled function may not use "
+            "variables of another device). Compile the model with jit_compile=False."
+        )
+    if not has_loss_fn:
+        _check_losses(model)
+
+
+def _check_keras(model: Any) -> None:
+    if not isinstance(model, keras_private.keras.Model):
+        raise ValueError(
+            f"This model is a {type(model).__module__}.{type(model).__name__}, but tf.keras of this process is "
+            f"{keras_private.name_of_keras()}. Set TF_USE_LEGACY_KERAS={1 if keras_private.KERAS_3 else 0} before importing "
+            "TensorFlow, so that both are one."
+        )
+    if keras_private.backend() != "tensorflow":
+        raise ValueError(
+            f"AdaptiveBatch needs Keras on TensorFlow; its backend is {keras_private.backend()!r}. Set KERAS_BACKEND=tensorflow."
+        )
+    if keras_private.keras_distribution() is not None:
+        raise ValueError(
+            "AdaptiveBatch does not support keras.distribution: there the replicas' gradients are never seen apart. Build the "
+            "model under tf.distribute.MirroredStrategy instead."
+        )
+
+
+def _check_losses(model: Any) -> None:
+    summed = [loss for loss in tf.nest.flatten(model.loss) if getattr(loss, "reduction", None) == "sum"]
+    if summed:
+        raise ValueError(
+            f"The loss {summed[0].name!r} has reduction='sum', so that its gradient grows with the batch size on top of the "
+            "learning-rate rule. Use reduction='sum_over_batch_size', or pass a loss_fn that returns a mean."
+        )
+
+
+def warn_of(model: Any, replicas: Replicas) -> None:
+    """Logs what a user may want to know about this model. To be called once it is built."""
+    penalised = keras_private.regularised_layers(model)
+    if penalised:
+        _LOG.warning("The layers %s add weight penalties to the loss: the same vector in both groups, which inflates the "
+                     "similarity. Use AdaptiveBatch(transform=sg.L2(...)) in their place.", ", ".join(penalised))
+    dependent = keras_private.batch_dependent_layers(model)
+    if dependent:
+        _LOG.warning("The layers %s normalise over the micro-batch of each replica, whatever the batch size is.",
+                     ", ".join(dependent))
+    if keras_private.overrides_compute_metrics(model):
+        _LOG.warning("%s overrides compute_metrics: it is called, but the logs hold the results of model.metrics only.",
+                     type(model).__name__)
+    if replicas.count > 1:
+        _LOG.info("%d replicas under %s: groups of %d and %d.", replicas.count, replicas.name, replicas.count // 2,
+                  replicas.count - replicas.count // 2)

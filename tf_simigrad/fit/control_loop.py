@@ -1,0 +1,172 @@
+"""The host's side of adaptive training: clock, plan, history. No TensorFlow."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tf_simigrad.control import noise_average
+from tf_simigrad.control.plan import feasible_plan
+from tf_simigrad.control.policy import Policy, PolicyState
+from tf_simigrad.core import lr_rules
+from tf_simigrad.records import BatchPlan, UpdateRecord, UpdateReport
+
+_LOG = logging.getLogger("tf_simigrad")
+
+
+@dataclass
+class LoopState:
+    """What a checkpoint must hold of the loop; numbers and names only.
+
+    Attributes:
+        policy: The policy's state.
+        noise: Moving averages for the learning-rate rule (``control.noise_average``).
+        examples_seen: Examples of all updates so far, skipped ones included.
+        pending_steps: Micro-steps accumulated since the last update.
+        reference_batch_size: Batch size that the learning rate was tuned for; None until the first plan.
+        schedule_offset: The schedule's step when ``examples_seen`` was 0.
+        discarded_examples: Examples that were accumulated and never entered an update.
+        skipped_updates: Updates whose gradient was not finite.
+        history: One record per update.
+    """
+
+    policy: PolicyState
+    noise: Mapping[str, float] = field(default_factory=lambda: dict(noise_average.EMPTY))
+    examples_seen: int = 0
+    pending_steps: int = 0
+    reference_batch_size: int | None = None
+    schedule_offset: int = 0
+    discarded_examples: int = 0
+    skipped_updates: int = 0
+    history: list[UpdateRecord] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """As numbers, strings, lists and dictionaries."""
+        policy = {"wanted_batch_size": self.policy.wanted_batch_size, "memory": dict(self.policy.memory)}
+        return {**asdict(replace(self, history=[], policy=None)), "policy": policy, "history": [list(r) for r in self.history]}
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> "LoopState":
+        """What ``to_json`` was called on."""
+        return cls(**{
+            **saved,
+            "policy": PolicyState(saved["policy"]["wanted_batch_size"], dict(saved["policy"]["memory"])),
+            "history": [UpdateRecord(*row) for row in saved["history"]],
+        })
+
+
+class ControlLoop:
+    """Turns reports into plans: reports, in order -> policy -> plan -> micro-steps, learning-rate multiplier.
+
+    Args:
+        policy: The policy, its bounds checked.
+        rule: Learning-rate rule.
+        reference_batch_size: Batch size that the learning rate was tuned for, in examples; None: that of the first plan.
+    """
+
+    def __init__(self, policy: Policy, rule: lr_rules.LearningRateRule, reference_batch_size: int | None) -> None:
+        self.policy = policy
+        self._rule = rule
+        self.state = LoopState(policy.initial_state(), reference_batch_size=reference_batch_size)
+        self._unit_examples: int | None = None
+        self._min_micro_steps = 1
+        self._plan: BatchPlan | None = None
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the examples of one micro-step are known, so that there is a plan."""
+        return self._plan is not None
+
+    @property
+    def plan(self) -> BatchPlan:
+        """What the coming updates are made of."""
+        if self._plan is None:
+            raise ValueError("There is no plan before the first dataset element of fit has told the micro-batch size.")
+        return self._plan
+
+    def start(self, min_micro_steps: int) -> None:
+        """Begins a ``fit``: its dataset may have another micro-batch size, its strategy another number of replicas."""
+        self._min_micro_steps = min_micro_steps
+        self._unit_examples = None
+        self._plan = None
+
+    def set_unit(self, unit_examples: int) -> None:
+        """Takes the examples that one micro-step adds over all replicas, and plans.
+
+        Raises:
+            ValueError: If no feasible batch size lies within the policy's bounds.
+        """
+        self._unit_examples = unit_examples
+        self._replan()
+        if self.state.reference_batch_size is None:
+            self.state.reference_batch_size = self.plan.batch_size
+        wanted, planned = self.state.policy.wanted_batch_size, self.plan.batch_size
+        if wanted != planned:
+            _LOG.warning("The batch size starts at %d instead of %g examples: batches are multiples of %d, the examples of one "
+                         "dataset element.", planned, wanted, unit_examples)
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Takes a batch size from the user; see ``AdaptiveBatch.set_batch_size``."""
+        low, high = self.policy.min_batch_size, self.policy.max_batch_size
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or not (low <= batch_size <= high or low == high):
+            raise ValueError(f"set_batch_size({batch_size!r}): expected a whole number of examples within {low} to {high}, the "
+                             "bounds of the policy.")
+        self.state.policy = replace(self.state.policy, wanted_batch_size=batch_size)
+        if self._unit_examples is not None:
+            self._replan()
+            _LOG.info("set_batch_size(%d): %d micro-steps, %d examples.", batch_size, self.plan.micro_steps, self.plan.batch_size)
+
+    def _replan(self) -> None:
+        low, high = self.policy.min_batch_size, self.policy.max_batch_size
+        plan = feasible_plan(self.state.policy.wanted_batch_size, self._unit_examples, low, high, self._min_micro_steps,
+                             fixed=low == high)
+        if self._plan is not None and plan != self._plan:
+            _LOG.debug("batch size %d -> %d (wanted %g)", self._plan.batch_size, plan.batch_size,
+                       self.state.policy.wanted_batch_size)
+        self._plan = plan
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the pending micro-steps make an update."""
+        return self.is_planned and self.state.pending_steps >= self.plan.micro_steps
+
+    @property
+    def schedule_step(self) -> int:
+        """The step at which a LearningRateSchedule is evaluated for the coming update."""
+        reference = self.state.reference_batch_size
+        return self.state.schedule_offset + (self.state.examples_seen // reference if reference else 0)
+
+    def multiplier(self, batch_size: int) -> float:
+        """Effective over base learning rate for an update of that many examples."""
+        reference = self.state.reference_batch_size or batch_size
+        return lr_rules.multiplier(self._rule, batch_size, reference, noise_average.noise_scale(self.state.noise))
+
+    def observe(self, reports: Sequence[UpdateReport]) -> list[UpdateRecord]:
+        """Takes the reports of one call of the train function, in order; the batch size moves once at most, from the last.
+
+        A report without a similarity (nothing to compare, or skipped) does not reach the policy.
+
+        Args:
+            reports: Possibly none.
+
+        Returns:
+            One record per report, which the history has now too.
+        """
+        records = []
+        for report in reports:
+            self.state.examples_seen += report.batch_size
+            self.state.skipped_updates += report.skipped
+            records.append(UpdateRecord(self.state.examples_seen, report.batch_size, report.micro_steps, report.similarity,
+                                        report.noise_scale, report.learning_rate, report.effective_learning_rate,
+                                        report.skipped))
+            if report.skipped or (self.policy.needs_similarity and report.similarity is None):
+                continue
+            self.state.noise = noise_average.updated(self.state.noise, report)
+            after = self.policy.next_state(self.state.policy, report)
+            if report is not reports[-1]:
+                after = replace(after, wanted_batch_size=self.state.policy.wanted_batch_size)
+            self.state.policy = after
+        self.state.history += records
+        if records:
+            self._replan()
+        return records

@@ -1,0 +1,1 @@
+"""What stands between the reduced gradient and the weights."""

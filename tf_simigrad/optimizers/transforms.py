@@ -1,0 +1,103 @@
+"""Transforms of the reduced gradient, before the optimizer."""
+
+import abc
+import logging
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_simigrad.compat import keras_private
+
+_LOG = logging.getLogger("tf_simigrad")
+
+
+class Transform(abc.ABC):
+    """Changes the mean gradient after the reduction and outside the statistic, once per update.
+
+    Example:
+
+    ```python
+    class Halve(sg.Transform):
+        def __call__(self, gradients, variables):
+            return [None if g is None else g / 2 for g in gradients]
+
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(batch_size=256), transform=Halve())
+    ```
+    """
+
+    def build(self, variables: Sequence[Any]) -> None:  # noqa: B027 (most transforms have nothing to build)
+        """Called once, before training, in the strategy's scope, with the trainable variables."""
+
+    @abc.abstractmethod
+    def __call__(self, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]) -> Sequence[tf.Tensor | None]:
+        """Transforms one update's gradients. Replica context, the same on every replica.
+
+        Args:
+            gradients: Mean gradients over all examples of the update, float32, unscaled; None where a variable has none.
+            variables: The trainable variables, in the same order.
+
+        Returns:
+            As many gradients, of the same shapes.
+        """
+
+
+class L2(Transform):
+    """Coupled weight decay: adds ``weight * w`` to the gradient, as PyTorch's ``weight_decay`` does in SGD.
+
+    Momentum and clipping act on it, the similarity does not see it. A ``kernel_regularizer`` would: it adds the same vector to
+    both groups and inflates their cosine. Keras's own ``weight_decay`` is decoupled, and with momentum 0.9 ten times weaker.
+
+    Args:
+        weight: Factor of the weights, 0 or more; the penalty is ``weight / 2 * |w|^2``.
+        exclude: Regular expressions; a variable whose path (``"dense/kernel"``) one of them is found in, is left out.
+
+    Raises:
+        ValueError: If the weight is negative or not finite, or ``exclude`` is not a sequence of valid patterns.
+
+    Example:
+
+    ```python
+    decay = sg.L2(5e-4, exclude=["bias", "gamma", "beta"])
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(batch_size=256), transform=decay)
+    ```
+
+    References:
+        Loshchilov and Hutter, arXiv 1711.05101, algorithm 1 (the variant they call L2 regularisation).
+    """
+
+    def __init__(self, weight: float, exclude: Sequence[str] = ()) -> None:
+        if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
+            raise ValueError(f"L2: weight={weight!r} must be a finite number, 0 or more, such as 5e-4.")
+        if isinstance(exclude, str) or not all(isinstance(pattern, str) for pattern in exclude):
+            raise ValueError(f"L2: exclude={exclude!r} must be a list of patterns, such as ['bias'].")
+        self.weight = float(weight)
+        self.exclude = tuple(exclude)
+        self._compiled = [_compiled(pattern) for pattern in self.exclude]
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Warns of a pattern that excludes nothing."""
+        paths = [keras_private.variable_path(v) for v in variables]
+        for pattern in self._compiled:
+            if not any(pattern.search(path) for path in paths):
+                _LOG.warning("L2: the pattern %r in exclude matches no trainable variable. They are: %s", pattern.pattern,
+                             ", ".join(paths))
+
+    def __call__(self, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]) -> Sequence[tf.Tensor | None]:
+        """Adds ``weight * w``; a variable without a gradient is left without one."""
+        return [
+            g if g is None or self._is_excluded(v) else g + self.weight * tf.cast(tf.convert_to_tensor(v), tf.float32)
+            for g, v in zip(gradients, variables, strict=True)
+        ]
+
+    def _is_excluded(self, variable: Any) -> bool:
+        return any(pattern.search(keras_private.variable_path(variable)) for pattern in self._compiled)
+
+
+def _compiled(pattern: str) -> re.Pattern:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"L2: the pattern {pattern!r} in exclude is no regular expression: {error}.") from error

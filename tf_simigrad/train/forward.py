@@ -1,0 +1,102 @@
+"""Forward and backward pass of one micro-batch on one replica: its mean gradient, its weight, its examples."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.core import trees
+
+LossFn = Callable[[Any, Any], Any]
+
+
+class MicroGradient(NamedTuple):
+    """The gradient of one micro-batch on one replica.
+
+    Attributes:
+        weighted: Gradients of the mean loss times ``weight``, float32, unscaled; None where a variable has none.
+        examples: Float32 scalar.
+        weight: Float32 scalar: examples, or what ``loss_fn`` says the mean is over.
+    """
+
+    weighted: list[tf.Tensor | None]
+    examples: tf.Tensor
+    weight: tf.Tensor
+
+
+class Forward:
+    """Computes micro-gradients with the model's own loss and metrics, or with a ``loss_fn``.
+
+    Args:
+        model: The Keras model, compiled.
+        variables: Its trainable variables.
+        num_replicas: By which Keras divides its losses.
+        loss_fn: ``loss_fn(model, data)`` -> mean loss, or (mean loss, weight); None for the compiled loss.
+    """
+
+    def __init__(self, model: Any, variables: Sequence[Any], num_replicas: int, loss_fn: LossFn | None) -> None:
+        self._model = model
+        self._variables = list(variables)
+        self._num_replicas = num_replicas
+        self._loss_fn = loss_fn
+        self._loss = keras_private.own_loss_metric() if loss_fn is not None else None
+
+    def own_metrics(self) -> dict[str, tf.Tensor]:
+        """The mean loss of ``loss_fn``, where the model does not track it itself. Cross-replica context."""
+        return {} if self._loss is None else {"loss": self._loss.result()}
+
+    def reset_metrics(self) -> None:
+        """Starts ``own_metrics`` anew, as Keras does with the model's metrics when an epoch begins."""
+        if self._loss is not None:
+            self._loss.reset_state()
+
+    def __call__(self, data: Any) -> MicroGradient:
+        """One micro-batch. Replica context.
+
+        Args:
+            data: One dataset element as this replica sees it: x, (x, y) or (x, y, sample_weight).
+
+        Returns:
+            Its micro-gradient.
+        """
+        examples = tf.cast(count_examples(data), tf.float32)
+        scale = keras_optimizer.loss_scale(self._model.optimizer)
+        with tf.GradientTape() as tape, keras_private.autograph_of_keras():
+            loss, weight = self._mean_loss(data, examples)
+            scaled = loss if scale is None else loss * scale
+        gradients = tape.gradient(scaled, self._variables)
+        factor = weight if scale is None else weight / scale
+        # multiply_no_nan: a replica without examples has the loss 0 / 0 and the weight 0
+        weighted = [None if g is None else tf.math.multiply_no_nan(trees.dense(g), factor) for g in gradients]
+        return MicroGradient(weighted, examples, weight)
+
+    def _mean_loss(self, data: Any, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        if self._loss_fn is not None:
+            loss, weight = _with_weight(self._loss_fn(self._model, data), examples)
+            keras_private.track_loss(self._model, loss, weight)
+            if self._loss is not None:
+                self._loss.update_state(loss, sample_weight=weight)
+            return loss, weight
+        x, y, sample_weight = keras_private.keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = keras_private.call_in_training(self._model, x)
+        loss = keras_private.mean_loss(self._model, x, y, y_pred, sample_weight, self._num_replicas)
+        keras_private.track_loss(self._model, loss, examples)
+        self._model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+        return loss, examples
+
+
+def count_examples(data: Any) -> tf.Tensor:
+    """Examples in one replica's part of a dataset element: the first dimension of its first tensor. Int32 scalar."""
+    return tf.shape(next(t for t in tf.nest.flatten(data) if t is not None), out_type=tf.int32)[0]
+
+
+def _with_weight(returned: Any, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    loss, weight = returned if isinstance(returned, tuple) else (returned, examples)
+    loss, weight = tf.cast(loss, tf.float32), tf.cast(weight, tf.float32)
+    if loss.shape.rank != 0 or weight.shape.rank != 0:
+        raise ValueError(
+            f"loss_fn(model, data) must return the mean loss of the micro-batch as a scalar, or (mean loss, weight) with a "
+            f"scalar weight; it returned shapes {loss.shape} and {weight.shape}. Reduce them before returning."
+        )
+    return loss, weight

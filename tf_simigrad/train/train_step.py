@@ -1,0 +1,172 @@
+"""The custom train step that ``fit`` runs in place of Keras's own: elements -> accumulate -> update when full."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_simigrad.compat import keras_private
+from tf_simigrad.distribute.replicas import Replicas
+from tf_simigrad.train.accumulator import Accumulator
+from tf_simigrad.train.forward import Forward, MicroGradient
+from tf_simigrad.train.update import REPORT, Update, UpdateInputs
+
+
+class ExecutionInputs(NamedTuple):
+    """What the host passes into the graph for one call of several dataset elements, as scalar tensors.
+
+    Attributes:
+        elements: Int32: dataset elements to consume.
+        pending: Int32: micro-steps accumulated before the call.
+        micro_steps: Int32: micro-steps per update.
+        multiplier: Float32: effective over base learning rate.
+        examples_seen: Int64: examples up to the last update before the call.
+        reference_batch_size: Int64: examples per step of a LearningRateSchedule.
+        schedule_offset: Int64: the schedule's step at ``examples_seen`` = 0.
+    """
+
+    elements: tf.Tensor
+    pending: tf.Tensor
+    micro_steps: tf.Tensor
+    multiplier: tf.Tensor
+    examples_seen: tf.Tensor
+    reference_batch_size: tf.Tensor
+    schedule_offset: tf.Tensor
+
+
+class TrainStep:
+    """The traced functions of one model: a micro-step, an update, and a loop of both for ``steps_per_execution`` > 1.
+
+    The host chooses between the first two, so that no condition stands between them; the loop holds the same update.
+
+    Args:
+        model: The Keras model, compiled and built.
+        replicas: Where it lives.
+        forward: Forward and backward pass.
+        accumulator: Where micro-gradients are summed.
+        update: What ends an accumulation.
+        needs_norms: Whether the statistic wants the squared norm of every micro-gradient.
+    """
+
+    def __init__(self, model: Any, replicas: Replicas, forward: Forward, accumulator: Accumulator, update: Update,
+                 needs_norms: bool) -> None:
+        self._model = model
+        self._replicas = replicas
+        self._forward = forward
+        self._accumulator = accumulator
+        self._update = update
+        self._needs_norms = needs_norms
+        self.traces = {"micro_step": 0, "update": 0}
+        self._accumulate = tf.function(self._accumulate_one, jit_compile=True) if model.jit_compile else self._accumulate_one
+        eager = model.run_eagerly
+        self.micro_step: Callable = self._next_micro_step if eager else tf.function(self._next_micro_step, reduce_retracing=True)
+        # The update holds blocking collectives, which replicas that run eagerly, one after the other, would never meet in.
+        self.update: Callable = tf.function(self._run_update)
+        self.average_statistics: Callable = tf.function(self._run_average)
+        self.execution: Callable = tf.function(self._run_execution)
+
+    @tf.autograph.experimental.do_not_convert
+    def _next_micro_step(self, iterator: Any, slot: tf.Tensor) -> tuple[dict, tf.Tensor]:
+        """Consumes one dataset element. Cross-replica context.
+
+        Args:
+            iterator: The iterator that Keras passes to its train function.
+            slot: Int32 scalar: the group of this micro-step where one replica forms both.
+
+        Returns:
+            The metrics so far, and the examples consumed over all replicas (float32).
+        """
+        return self._run_micro_step(next(iterator), slot)
+
+    @tf.autograph.experimental.do_not_convert
+    def _run_micro_step(self, data: Any, slot: tf.Tensor) -> tuple[dict, tf.Tensor]:
+        self.traces["micro_step"] += 1
+        data = tf.nest.map_structure(_none_if_optional, data)
+        examples = self._replicas.run(self._accumulate, (data, slot))
+        return self._metrics(), self._replicas.total(examples)
+
+    def _metrics(self) -> dict:
+        """Results of all metrics, each over all replicas. Cross-replica context."""
+        return {**self._forward.own_metrics(), **self._model.get_metrics_result()}
+
+    def _accumulate_one(self, data: Any, slot: tf.Tensor) -> tf.Tensor:
+        """Forward, backward, add. Replica context. Returns this replica's examples, float32."""
+        if self._replicas.count == 1 or keras_private.empty_batches_are_safe() or _has_static_batch(data):
+            return self._add(self._forward(data), slot)
+        first = next(t for t in tf.nest.flatten(data) if t is not None)
+        return tf.cond(tf.shape(first)[0] > 0, lambda: self._add(self._forward(data), slot), lambda: tf.constant(0.0))
+
+    def _add(self, micro: MicroGradient, slot: tf.Tensor) -> tf.Tensor:
+        for index, gradient in enumerate(micro.weighted):
+            self._update.has_gradient[index] = gradient is not None
+        norms = tf.constant(0.0)
+        if self._needs_norms:
+            squares = tf.add_n([tf.reduce_sum(tf.square(g)) for g in micro.weighted if g is not None])
+            norms = tf.math.divide_no_nan(squares, micro.weight)
+        present = tf.cast(micro.weight > 0, tf.float32)
+        self._accumulator.add(micro.weighted, tf.stack([micro.examples, micro.weight, norms, present]), slot)
+        return micro.examples
+
+    @tf.autograph.experimental.do_not_convert
+    def _run_update(self, inputs: UpdateInputs) -> tf.Tensor:
+        self.traces["update"] += 1
+        return self._update(inputs)
+
+    @tf.autograph.experimental.do_not_convert
+    def _run_average(self) -> None:
+        self._replicas.run(self._update.average_statistics)
+
+    @tf.autograph.experimental.do_not_convert
+    def _run_execution(self, iterator: Any, inputs: ExecutionInputs) -> tuple[dict, *tuple[tf.Tensor, ...]]:
+        """Consumes several dataset elements, updating whenever the accumulation is full. Cross-replica context.
+
+        Args:
+            iterator: The iterator that Keras passes to its train function.
+            inputs: The plan, which holds for the whole call.
+
+        Returns:
+            The metrics; the elements consumed (fewer than asked for at the end of the data); the micro-steps pending, and the
+            examples of those among them that this call consumed; per update its report [updates, 7] and micro-steps [updates].
+        """
+        reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[len(REPORT)])
+        steps = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[])
+
+        def body(i, pending, seen, examples, more, reports, steps):  # noqa: ANN001, ANN202 (a loop body)
+            element = iterator.get_next_as_optional()
+            more = element.has_value()
+            count = tf.cond(more, lambda: self._run_micro_step(element.get_value(), pending % 2)[1], lambda: 0.0)
+            pending += tf.cast(more, tf.int32)
+            full = tf.logical_and(more, pending >= inputs.micro_steps)
+
+            examples += count
+
+            def update():  # noqa: ANN202
+                step = inputs.schedule_offset + seen // inputs.reference_batch_size
+                report = self.update(UpdateInputs(inputs.multiplier, step))
+                return (
+                    tf.constant(0),
+                    seen + tf.cast(report[0], tf.int64),
+                    tf.constant(0.0),
+                    reports.write(reports.size(), report),
+                    steps.write(steps.size(), pending),
+                )
+
+            left, seen, examples, reports, steps = tf.cond(full, update, lambda: (pending, seen, examples, reports, steps))
+            return i + tf.cast(more, tf.int32), left, seen, examples, more, reports, steps
+
+        done, pending, _, examples, _, reports, steps = tf.while_loop(
+            lambda i, pending, seen, examples, more, reports, steps: tf.logical_and(i < inputs.elements, more),
+            body,
+            (tf.constant(0), inputs.pending, inputs.examples_seen, 0.0, tf.constant(True), reports, steps),
+            parallel_iterations=1,
+        )
+        return self._metrics(), done, pending, examples, reports.stack(), steps.stack()
+
+
+def _none_if_optional(value: Any) -> Any:
+    """Keras 3 puts an empty ``Optional`` where an element has a None."""
+    return None if isinstance(value, tf.experimental.Optional) else value
+
+
+def _has_static_batch(data: Any) -> bool:
+    return next(t for t in tf.nest.flatten(data) if t is not None).shape[0] is not None

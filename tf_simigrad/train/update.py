@@ -1,0 +1,101 @@
+"""One update: reduce, measure, transform, apply."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.core.similarity import Measurement
+from tf_simigrad.distribute.replicas import Replicas
+from tf_simigrad.optimizers.transforms import Transform
+from tf_simigrad.records import Moments
+from tf_simigrad.train.accumulator import Accumulator
+
+REPORT = ("examples", "similarity", "squared_gradient_norm", "noise_trace", "learning_rate", "effective_learning_rate", "finite")
+"""Entries of the float32 vector that an update reports, in order."""
+
+
+class UpdateInputs(NamedTuple):
+    """What the host passes into the graph for one update, as scalar tensors.
+
+    Attributes:
+        multiplier: Float32: effective over base learning rate.
+        schedule_step: Int64: the step at which a LearningRateSchedule is evaluated.
+    """
+
+    multiplier: tf.Tensor
+    schedule_step: tf.Tensor
+
+
+class Update:
+    """Ends an accumulation: reduces it over the replicas, measures it, transforms it and applies it to the weights.
+
+    Args:
+        model: The Keras model, compiled.
+        variables: Its trainable variables.
+        replicas: Where it lives.
+        accumulator: What the micro-steps have summed.
+        reduce: Reduction of the replicas' sums to means and moments (``distribute.collectives``).
+        measure: Statistic of the moments (``core.similarity``).
+        transforms: Transforms of the mean gradient, in order.
+    """
+
+    def __init__(self, model: Any, variables: Sequence[Any], replicas: Replicas, accumulator: Accumulator,
+                 reduce: Callable[..., tuple[list[tf.Tensor], Moments]], measure: Callable[[Moments], Measurement],
+                 transforms: Sequence[Transform]) -> None:
+        self._optimizer = model.optimizer
+        self._variables = list(variables)
+        self._replicas = replicas
+        self._accumulator = accumulator
+        self._reduce = reduce
+        self._measure = measure
+        self._transforms = transforms
+        self._statistics = [
+            keras_private.tf_variable(v) for v in keras_private.unsynchronised_statistics(model, replicas.count)
+        ]
+        self.has_gradient = [True] * len(self._variables)
+
+    def __call__(self, inputs: UpdateInputs) -> tf.Tensor:
+        """Runs the update. Cross-replica context: every condition stands here, none around a collective in a replica.
+
+        Args:
+            inputs: Multiplier and schedule step.
+
+        Returns:
+            Float32 vector, the entries of ``REPORT``. Of a gradient that is not finite: the weights and the optimizer are
+            left alone, the accumulation is dropped.
+        """
+        base = keras_optimizer.base_learning_rate(self._optimizer, inputs.schedule_step)
+        effective = base * inputs.multiplier
+        gradients, reported = self._replicas.run(self._reduce_and_measure)
+        examples, squared_norm, *measured = tf.unstack(self._replicas.first(reported))
+        finite = tf.math.is_finite(squared_norm)
+
+        def apply() -> None:
+            with keras_optimizer.reduced_gradients(self._optimizer), keras_optimizer.learning_rate(self._optimizer, effective):
+                self._replicas.run(self._transform_and_apply, (gradients,))
+
+        tf.cond(finite, apply, lambda: None)
+        keras_optimizer.update_loss_scale(self._optimizer, finite)
+        self._replicas.run(self._accumulator.clear)
+        return tf.stack([examples, *measured, base, effective, tf.cast(finite, tf.float32)])
+
+    def average_statistics(self) -> None:
+        """Averages over the replicas what they keep apart (moving statistics under Keras 3). Replica context."""
+        if self._statistics:
+            self._replicas.average(self._statistics)
+
+    def _reduce_and_measure(self) -> tuple[list[tf.Tensor], tf.Tensor]:
+        means, moments = self._reduce(*self._accumulator.read())
+        self.average_statistics()
+        return means, tf.stack([moments.examples, moments.squared_norm, *self._measure(moments)])
+
+    def _transform_and_apply(self, gradients: list[tf.Tensor]) -> None:
+        transformed: Sequence[tf.Tensor | None] = [
+            g if present else None for g, present in zip(gradients, self.has_gradient, strict=True)
+        ]
+        for transform in self._transforms:
+            transformed = transform(transformed, self._variables)
+        cast = [None if g is None else tf.cast(g, v.dtype) for g, v in zip(transformed, self._variables, strict=True)]
+        keras_optimizer.apply(self._optimizer, cast, self._variables)
