@@ -58,17 +58,17 @@ def call_in_training(model: Any, x: Any) -> Any:
     return model(x, training=True)
 
 
-def mean_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, num_replicas: int) -> tf.Tensor:
-    """The compiled loss of this replica's examples, a mean over them, with regularisation and ``add_loss`` terms.
+def compiled_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+    """The compiled loss of this replica's examples, with regularisation and ``add_loss`` terms.
 
-    Both Kerases divide it by the number of replicas, since they add gradients up; that division is undone here.
+    A mean over them, divided by the number of replicas: both Kerases do that, since they add gradients up. Float32 scalar.
     """
     if KERAS_3:
         loss = model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
     else:
         loss = model.compute_loss(x, y, y_pred, sample_weight)
         model._validate_target_and_loss(y, loss)
-    return tf.cast(loss, tf.float32) * num_replicas
+    return tf.cast(loss, tf.float32)
 
 
 def track_loss(model: Any, mean: tf.Tensor, weight: tf.Tensor) -> None:
@@ -136,8 +136,15 @@ def variable_path(variable: Any) -> str:
     return variable.path if KERAS_3 and hasattr(variable, "path") else variable.name.split(":")[0]
 
 
-def is_ready(model: Any) -> bool:
-    """Whether the variables of the model and of its compiled loss and metrics exist, so that one trace of a step suffices."""
+def is_ready(model: Any, with_loss: bool) -> bool:
+    """Whether everything that a step will use exists already, so that one trace of it suffices.
+
+    Args:
+        model: The compiled model.
+        with_loss: Whether the compiled loss and metrics are used, and not only the model's layers.
+    """
+    if not with_loss:
+        return is_built(model)
     if KERAS_3:
         containers = [c for c in (model._compile_loss, model._compile_metrics) if c is not None]
     else:
@@ -145,23 +152,25 @@ def is_ready(model: Any) -> bool:
     return is_built(model) and all(container.built for container in containers)
 
 
-def build_from(model: Any, iterator: Any, with_loss: bool) -> None:
+def build_from(model: Any, iterator: Any, loss_fn: Any) -> None:
     """Creates what waits for the first batch, by tracing the forward pass on the spec of one dataset element.
 
     Args:
         model: The compiled model.
         iterator: The iterator that ``fit`` passes to the train function.
-        with_loss: Whether the compiled loss and metrics are used, and so to be built as well.
+        loss_fn: ``loss_fn(model, data)``; None for the compiled loss, which is built as well.
     """
-    element = keras.utils.unpack_x_y_sample_weight(tf_private.first_replica_spec(iterator.element_spec))
 
-    def forward(x: Any, y: Any) -> None:
-        y_pred = call_in_training(model, x)
-        if with_loss:
-            _build_loss_and_metrics(model, y, y_pred)
+    def forward(data: Any) -> None:
+        if loss_fn is not None:
+            loss_fn(model, data)
+            return
+        x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
+        _build_loss_and_metrics(model, y, call_in_training(model, x))
 
+    element = tf_private.first_replica_spec(iterator.element_spec)
     with model.distribute_strategy.scope(), autograph_of_keras():
-        tf.function(forward, autograph=not KERAS_3).get_concrete_function(*element[:2])
+        tf.function(forward, autograph=not KERAS_3).get_concrete_function(element)
 
 
 def _build_loss_and_metrics(model: Any, y: Any, y_pred: Any) -> None:

@@ -226,8 +226,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     def _prepared(self, iterator: Any) -> TrainFunction:
         """The train function of this ``fit``; traces and accumulators of the last one are kept where they still fit."""
         replicas = Replicas(self.model.distribute_strategy)
-        if not keras_private.is_ready(self.model):
-            keras_private.build_from(self.model, iterator, with_loss=self._loss_fn is None)
+        if not keras_private.is_ready(self.model, with_loss=self._loss_fn is None):
+            keras_private.build_from(self.model, iterator, self._loss_fn)
         key = (*keras_private.compiled_identity(self.model), *(id(v) for v in self.model.trainable_variables))
         if self._parts is None or key != self._parts_key:
             warn_of(self.model, replicas)

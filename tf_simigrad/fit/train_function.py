@@ -34,6 +34,7 @@ class TrainFunction:
         self._loop = loop
         self._pending_examples: list[tf.Tensor] = []
         self._last: dict[str, float] = {}
+        self._in_graph = False
 
     def __call__(self, iterator: Any, elements: int, ends_epoch: bool, ends_training: bool) -> dict[str, Any]:
         """One call of Keras's training loop.
@@ -51,9 +52,9 @@ class TrainFunction:
             StopIteration: At the end of the data, after what was pending has been flushed or averaged.
         """
         self._plan_from_spec(iterator)
-        in_graph = elements > 1 and not self._model.run_eagerly
+        self._in_graph |= elements > 1 and not self._model.run_eagerly  # and stays so: an epoch's last call may be shorter
         try:
-            metrics = self._execute(iterator, elements) if in_graph else self._loop_on_host(iterator, elements)
+            metrics = self._execute(iterator, elements) if self._in_graph else self._loop_on_host(iterator, elements)
         except _END_OF_DATA:
             self._end_epoch(ends_training)
             raise

@@ -63,27 +63,28 @@ class Forward:
         examples = tf.cast(count_examples(data), tf.float32)
         scale = keras_optimizer.loss_scale(self._model.optimizer)
         with tf.GradientTape() as tape, keras_private.autograph_of_keras():
-            loss, weight = self._mean_loss(data, examples)
+            loss, weight, divided_by = self._loss_of(data, examples)
             scaled = loss if scale is None else loss * scale
         gradients = tape.gradient(scaled, self._variables)
-        factor = weight if scale is None else weight / scale
+        factor = weight * divided_by if scale is None else weight * divided_by / scale
         # multiply_no_nan: a replica without examples has the loss 0 / 0 and the weight 0
         weighted = [None if g is None else tf.math.multiply_no_nan(trees.dense(g), factor) for g in gradients]
         return MicroGradient(weighted, examples, weight)
 
-    def _mean_loss(self, data: Any, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _loss_of(self, data: Any, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, float]:
+        """Loss, weight, and by what the loss is divided: undone after the gradient, lest a float16 one overflow sooner."""
         if self._loss_fn is not None:
             loss, weight = _with_weight(self._loss_fn(self._model, data), examples)
             keras_private.track_loss(self._model, loss, weight)
             if self._loss is not None:
                 self._loss.update_state(loss, sample_weight=weight)
-            return loss, weight
+            return loss, weight, 1.0
         x, y, sample_weight = keras_private.keras.utils.unpack_x_y_sample_weight(data)
         y_pred = keras_private.call_in_training(self._model, x)
-        loss = keras_private.mean_loss(self._model, x, y, y_pred, sample_weight, self._num_replicas)
-        keras_private.track_loss(self._model, loss, examples)
+        loss = keras_private.compiled_loss(self._model, x, y, y_pred, sample_weight)
+        keras_private.track_loss(self._model, loss * self._num_replicas, examples)
         self._model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-        return loss, examples
+        return loss, examples, float(self._num_replicas)
 
 
 def count_examples(data: Any) -> tf.Tensor:
