@@ -88,6 +88,11 @@ def count_train_steps(model: Any, steps: int) -> None:
         model._train_counter.assign_add(steps)
 
 
+def counts_the_first_epoch() -> bool:
+    """Whether a dataset of unknown size is read up to the count of its first epoch from then on, and not to its end."""
+    return not KERAS_3
+
+
 def autograph_of_keras() -> AbstractContextManager:
     """tf_keras converts user code by AutoGraph inside its train function, Keras 3 does not."""
     return nullcontext() if KERAS_3 else tf_private.autograph_enabled()

@@ -11,7 +11,7 @@ from tf_simigrad.core.similarity import STATISTICS
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.fit.checks import check_model, warn_of
 from tf_simigrad.fit.control_loop import ControlLoop, LoopState
-from tf_simigrad.fit.train_function import TrainFunction
+from tf_simigrad.fit.train_function import END_OF_DATA, TrainFunction
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.records import UpdateRecord
 from tf_simigrad.train.assemble import TrainParts, assemble
@@ -95,6 +95,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         self._previous: Any = None
         self._armed_step: int | None = None
         self._epoch = 0
+        self._steps_of_first_epoch = 0
 
     @property
     def history(self) -> list[UpdateRecord]:
@@ -156,8 +157,11 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         """
         super().set_model(model)
         check_model(model, self._loss_fn is not None)
+        if self._function is not None:
+            self._function.discard_pending()  # on_train_end was not called: the last fit ended by an exception
         self._take_over_state(model)
         self._armed_step = None
+        self._steps_of_first_epoch = 0
         self._function = None
         current = model.train_function
         self._previous = None if hasattr(current, "adaptive_batch") else current
@@ -191,6 +195,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         """Gives the model its own train function back. Called by Keras."""
         if self._function is not None:
             self._function.discard_pending()
+            self._function = None
         self._uninstall()
 
     def _wrapper(self) -> Callable:
@@ -202,9 +207,14 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             if self._function is None:
                 self._function = self._prepared(iterator)
             elements = keras_private.steps_per_execution(self.model)
-            steps = self.params.get("steps")
-            return self._function(iterator, elements, ends_epoch=bool(steps) and first + elements >= steps,
-                                  ends_training=self._epoch + 1 >= self.params["epochs"])
+            steps = self.params.get("steps") or self._steps_of_first_epoch
+            try:
+                return self._function(iterator, elements, ends_epoch=bool(steps) and first + elements >= steps,
+                                      ends_training=self._epoch + 1 >= self.params["epochs"])
+            except END_OF_DATA:
+                if keras_private.counts_the_first_epoch():
+                    self._steps_of_first_epoch = first
+                raise
 
         train_function.adaptive_batch = self  # type: ignore[attr-defined]
         return train_function
@@ -239,8 +249,6 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         if self._restored is not None:
             function.restore_pending(*self._restored)
             self._restored = None
-        elif self._loop.state.pending_steps:
-            function.discard_pending()
         return function
 
     def _new_loop(self) -> ControlLoop:
@@ -254,6 +262,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
 
     def state_to_resume(self, model: Any, state: LoopState, arrays: list, pending_examples: int) -> None:
         """Takes what ``state_to_save`` gave, for the next ``fit`` of that model."""
+        self._function = None
         self._loop = self._new_loop()
         self._loop.state = state
         self._owner = (model, model.optimizer)
@@ -261,7 +270,9 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
 
 
 def _as_list(transform: Transform | Sequence[Transform] | None) -> list[Transform]:
-    transforms = [] if transform is None else [transform] if isinstance(transform, Transform) else list(transform)
+    if transform is None:
+        return []
+    transforms = list(transform) if isinstance(transform, (list, tuple)) else [transform]
     for item in transforms:
         if not isinstance(item, Transform):
             raise ValueError(f"transform={item!r} is no Transform. Pass sg.L2(...), your own subclass of sg.Transform, or a list.")

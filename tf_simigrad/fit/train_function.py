@@ -15,7 +15,7 @@ from tf_simigrad.train.train_step import ExecutionInputs
 from tf_simigrad.train.update import REPORT, UpdateInputs
 
 _LOG = logging.getLogger("tf_simigrad")
-_END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
+END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 _NO_UPDATE_YET = 2**31 - 1
 
 
@@ -55,7 +55,7 @@ class TrainFunction:
         self._in_graph |= elements > 1 and not self._model.run_eagerly  # and stays so: an epoch's last call may be shorter
         try:
             metrics = self._execute(iterator, elements) if self._in_graph else self._loop_on_host(iterator, elements)
-        except _END_OF_DATA:
+        except END_OF_DATA:
             self._end_epoch(ends_training)
             raise
         if ends_epoch:
@@ -96,7 +96,7 @@ class TrainFunction:
         for index in range(elements):
             try:
                 metrics = self._micro_step(iterator)
-            except _END_OF_DATA:
+            except END_OF_DATA:
                 if index == 0:
                     raise
                 break
@@ -131,7 +131,7 @@ class TrainFunction:
             elements -= 1
             try:
                 return self._run_execution(iterator, elements, self._loop.plan.micro_steps)
-            except _END_OF_DATA:
+            except END_OF_DATA:
                 return metrics
         return self._run_execution(iterator, elements, self._loop.plan.micro_steps)
 

@@ -91,10 +91,13 @@ class TrainStep:
 
     def _accumulate_one(self, data: Any, slot: tf.Tensor) -> tf.Tensor:
         """Forward, backward, add. Replica context. Returns this replica's examples, float32."""
-        if self._replicas.count == 1 or keras_private.empty_batches_are_safe() or _has_static_batch(data):
-            return self._add(self._forward(data), slot)
-        first = next(t for t in tf.nest.flatten(data) if t is not None)
-        return tf.cond(tf.shape(first)[0] > 0, lambda: self._add(self._forward(data), slot), lambda: tf.constant(0.0))
+        tensors = [t for t in tf.nest.flatten(data, expand_composites=True) if t is not None]
+        # Counts of static shapes are constants to the graph: without this they would be added even where the data has ended.
+        with tf.control_dependencies(tensors):
+            if self._replicas.count == 1 or keras_private.empty_batches_are_safe() or tensors[0].shape[0] is not None:
+                return self._add(self._forward(data), slot)
+            empty = tf.equal(tf.shape(tensors[0])[0], 0)
+            return tf.cond(empty, lambda: tf.constant(0.0), lambda: self._add(self._forward(data), slot))
 
     def _add(self, micro: MicroGradient, slot: tf.Tensor) -> tf.Tensor:
         for index, gradient in enumerate(micro.weighted):
@@ -166,7 +169,3 @@ class TrainStep:
 def _none_if_optional(value: Any) -> Any:
     """Keras 3 puts an empty ``Optional`` where an element has a None."""
     return None if isinstance(value, tf.experimental.Optional) else value
-
-
-def _has_static_batch(data: Any) -> bool:
-    return next(t for t in tf.nest.flatten(data) if t is not None).shape[0] is not None

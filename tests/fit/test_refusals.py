@@ -1,0 +1,165 @@
+"""What would give wrong results is refused before training, with a message that says what to do."""
+
+import numpy as np
+import pytest
+
+import tf_simigrad as sg
+from tests.fit import cases
+from tests.fit.cases import CASES
+
+
+def attempt(model, adaptive=None, **kwargs):
+    return cases.fit(model, cases.arrays(16), batch_size=4, callbacks=[adaptive or sg.AdaptiveBatch(sg.FixedBatch(8))], **kwargs)
+
+
+def keras_3(tf):
+    return not hasattr(tf.keras.optimizers, "legacy") or tf.keras.Model.__module__.startswith("keras.src.models")
+
+
+def test_own_train_step(tf):
+    class Custom(tf.keras.Model):
+        def train_step(self, data):
+            return {}
+
+    inputs = tf.keras.Input((cases.FEATURES,))
+    model = Custom(inputs, tf.keras.layers.Dense(cases.CLASSES)(inputs))
+    model.compile("sgd", cases.cross_entropy(tf.keras))
+    with pytest.raises(ValueError, match="overrides train_step.*loss_fn"):
+        attempt(model)
+
+
+def test_optimizer_that_accumulates(tf):
+    if not keras_3(tf):
+        pytest.skip("tf_keras optimizers do not accumulate")
+    model = cases.compiled(tf.keras, CASES["sequential"], tf.keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
+        attempt(model)
+
+
+def test_jit_compile_with_replicas(tf, strategies):
+    with strategies(2).scope():
+        model = cases.compiled(tf.keras, CASES["sequential"], "sgd", jit_compile=True)
+    with pytest.raises(ValueError, match="jit_compile=False"):
+        attempt(model)
+
+
+def test_summed_loss(tf):
+    model = CASES["sequential"].build(tf.keras)
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"))
+    with pytest.raises(ValueError, match="reduction='sum'"):
+        attempt(model)
+
+
+def test_nothing_to_train(tf):
+    model = CASES["sequential"].build(tf.keras)
+    model.trainable = False
+    model.compile("sgd", cases.cross_entropy(tf.keras))
+    with pytest.raises(ValueError, match="no trainable variables"):
+        attempt(model)
+
+
+@pytest.mark.parametrize("kind", ["ParameterServerStrategy", "CentralStorageStrategy", "MultiWorkerMirroredStrategy"])
+def test_strategies_that_are_not_supported(tf, monkeypatch, kind):
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    experimental = tf.distribute.experimental
+    strategy_class = getattr(tf.distribute, kind, None) or getattr(experimental, kind)
+    strategy = experimental.CentralStorageStrategy() if kind.startswith("Central") else object.__new__(strategy_class)
+    if kind.startswith("Multi"):
+        strategy = strategy_class()
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
+    monkeypatch.setattr(type(model), "distribute_strategy", strategy)
+    with pytest.raises(ValueError, match=kind.replace("MultiWorkerMirrored", "CollectiveAllReduce|MultiWorkerMirrored")):
+        adaptive.set_model(model)
+
+
+def test_keras_distribution(tf, monkeypatch):
+    if not keras_3(tf):
+        pytest.skip("tf_keras has no keras.distribution")
+    monkeypatch.setattr(tf.keras.distribution, "distribution", lambda: object())
+    with pytest.raises(ValueError, match="keras.distribution"):
+        attempt(cases.compiled(tf.keras, CASES["sequential"], "sgd"))
+
+
+def test_another_backend(tf, monkeypatch):
+    if not keras_3(tf):
+        pytest.skip("tf_keras has one backend")
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
+    monkeypatch.setattr(tf.keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
+        adaptive.set_model(model)
+
+
+def test_model_of_the_other_keras(tf):
+    if not keras_3(tf):
+        import keras as other
+    else:
+        import tf_keras as other
+    model = cases.compiled(other, CASES["sequential"], "sgd")
+    with pytest.raises(ValueError, match="TF_USE_LEGACY_KERAS"):
+        sg.AdaptiveBatch(sg.FixedBatch(8)).set_model(model)
+
+
+def test_two_adaptive_batches(tf):
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    both = [sg.AdaptiveBatch(sg.FixedBatch(8)), sg.AdaptiveBatch(sg.FixedBatch(8))]
+    with pytest.raises(ValueError, match="one AdaptiveBatch only"):
+        cases.fit(model, cases.arrays(16), batch_size=4, callbacks=both)
+    attempt(model)
+
+
+@pytest.mark.parametrize(("policy", "match"), [
+    (lambda: sg.SimiGrad(0.2, min_batch_size=4, max_batch_size=7), "max_batch_size=7 is too small.*two groups"),
+    (lambda: sg.SimiGrad(0.2, min_batch_size=9, max_batch_size=11), "No batch size between min_batch_size=9"),
+])
+def test_bounds_that_the_dataset_cannot_meet(tf, policy, match):
+    """The dataset's shapes are static here: the weights are not touched and nothing is traced."""
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    before = model.get_weights()
+    adaptive = sg.AdaptiveBatch(policy())
+    dataset = tf.data.Dataset.from_tensor_slices(cases.arrays(16)).batch(4, drop_remainder=True)
+    with pytest.raises(ValueError, match=match):
+        model.fit(dataset, verbose=0, callbacks=[adaptive])
+    assert adaptive.traces == 0
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("kwargs", "match"), [
+    ({"policy": 128}, "policy=128"),
+    ({"statistic": "cosine"}, "statistic='cosine'"),
+    ({"learning_rate_rule": "cubic"}, "learning_rate_rule='cubic'"),
+    ({"reference_batch_size": 0}, "reference_batch_size=0"),
+    ({"reference_batch_size": 1.5}, "reference_batch_size=1.5"),
+    ({"transform": 0.1}, "transform=0.1"),
+    ({"transform": [0.1]}, "transform=0.1"),
+    ({"loss_fn": "mse"}, "loss_fn='mse'"),
+])
+def test_arguments(tf, kwargs, match):
+    with pytest.raises(ValueError, match=match):
+        sg.AdaptiveBatch(**{"policy": sg.FixedBatch(8), **kwargs})
+
+
+def test_policy_without_an_upper_bound(tf):
+    class Unbounded(sg.Policy):
+        min_batch_size = 4
+        max_batch_size = None
+
+        def next_state(self, state, report):
+            return state
+
+    with pytest.raises(ValueError, match="upper bound"):
+        sg.AdaptiveBatch(Unbounded())
+
+
+def test_warnings_name_the_layers(tf, caplog):
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([
+        tf.keras.Input((cases.FEATURES,)),
+        layers.Dense(8, kernel_regularizer="l2", name="penalised"),
+        layers.BatchNormalization(name="normalised"),
+        layers.Dense(cases.CLASSES),
+    ])
+    model.compile("sgd", cases.cross_entropy(tf.keras))
+    attempt(model)
+    assert "penalised" in caplog.text and "sg.L2" in caplog.text and "normalised" in caplog.text
