@@ -109,11 +109,11 @@ def is_built(model: Any) -> bool:
 
 
 def unsynchronised_statistics(model: Any, num_replicas: int) -> list[Any]:
-    """Moving statistics that replicas update apart and nobody averages: BatchNormalization's under Keras 3.
+    """Moving statistics that replicas update apart: BatchNormalization's.
 
-    tf_keras averages them whenever they are read.
+    Under Keras 3 nobody averages them; tf_keras does when they are read, but ``export`` writes those of the first replica.
     """
-    if not KERAS_3 or num_replicas == 1:
+    if num_replicas == 1:
         return []
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
     return [v for layer in layers if layer.trainable for v in (layer.moving_mean, layer.moving_variance)]

@@ -18,6 +18,8 @@ BUCKET_ELEMENTS = 4 * 1024 * 1024
 
 DEFAULT_TIMEOUT_SECONDS = 600.0
 
+_AVERAGE_KEY = 1_000_000  # instance key of ``average``, past those of a reduction
+
 _group_keys = itertools.count(731_000)  # away from TensorFlow's own keys, which count from 1
 
 
@@ -46,6 +48,9 @@ class LocalReduction:
             products, weights = similarity.group_products(list(sums[0]), list(sums[1])), (counters[0, 1], counters[1, 1])
         whole = tf.reduce_sum(counters, axis=0)
         return [t / whole[1] for t in total], _moments(products, weights, whole)
+
+    def average(self, variables: Sequence[tf.Variable]) -> None:
+        """Leaves the variables of the only replica as they are. Replica context."""
 
 
 class AllToAllReduction:
@@ -88,6 +93,17 @@ class AllToAllReduction:
             for i, mean in zip(bucket, _unpacked(flat, [gradients[i].shape for i in bucket]), strict=True):
                 means[i] = mean
         return means, _moments(scalars[:3], (scalars[3], scalars[4]), whole)
+
+    def average(self, variables: Sequence[tf.Variable]) -> None:
+        """Sets each float32 variable to its mean over the replicas, in one message. Replica context.
+
+        Not by the strategy's ``all_reduce``: its group keys are the same in every MirroredStrategy of a process, so that two
+        of different sizes break each other.
+        """
+        flat = tf.concat([tf.reshape(v, [-1]) for v in variables], axis=0)
+        mean = self._sum(flat, _AVERAGE_KEY) / self._count
+        for variable, value in zip(variables, _unpacked(mean, [v.shape for v in variables]), strict=True):
+            variable.assign(value)
 
     def _scalars(self, products: tf.Tensor, counters: tf.Tensor) -> tf.Tensor:
         """[a.b, a.a, b.b, weight of A, weight of B, the four counters]: adds up over the replicas."""

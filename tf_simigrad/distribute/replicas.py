@@ -51,7 +51,7 @@ class Replicas:
 
     def total(self, value: Any) -> tf.Tensor:
         """The sum of a per-replica scalar over all replicas. Cross-replica context."""
-        return self._strategy.reduce("SUM", value, axis=None)
+        return tf.add_n(self.local(value))
 
     def per_replica_variable(self, shape: Sequence[int], name: str) -> tf.Variable:
         """A float32 variable of zeros of which each replica has its own, to be used in replica context."""
@@ -63,13 +63,6 @@ class Replicas:
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.NONE,
             )
-
-    def average(self, variables: Sequence[tf.Variable]) -> None:
-        """Sets each variable to its mean over the replicas. Replica context."""
-        context = tf.distribute.get_replica_context()
-        values = [tf.convert_to_tensor(v) for v in variables]
-        for variable, mean in zip(variables, context.all_reduce(tf.distribute.ReduceOp.MEAN, values), strict=True):
-            variable.assign(mean)
 
 
 def replica_id() -> int:

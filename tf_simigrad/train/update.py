@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private
 from tf_simigrad.core.similarity import Measurement
+from tf_simigrad.distribute.collectives import AllToAllReduction, LocalReduction
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.records import Moments
@@ -36,19 +37,19 @@ class Update:
         variables: Its trainable variables.
         replicas: Where it lives.
         accumulator: What the micro-steps have summed.
-        reduce: Reduction of the replicas' sums to means and moments (``distribute.collectives``).
+        reduction: Reduction of the replicas' sums to means and moments.
         measure: Statistic of the moments (``core.similarity``).
         transforms: Transforms of the mean gradient, in order.
     """
 
     def __init__(self, model: Any, variables: Sequence[Any], replicas: Replicas, accumulator: Accumulator,
-                 reduce: Callable[..., tuple[list[tf.Tensor], Moments]], measure: Callable[[Moments], Measurement],
+                 reduction: LocalReduction | AllToAllReduction, measure: Callable[[Moments], Measurement],
                  transforms: Sequence[Transform]) -> None:
         self._optimizer = model.optimizer
         self._variables = list(variables)
         self._replicas = replicas
         self._accumulator = accumulator
-        self._reduce = reduce
+        self._reduction = reduction
         self._measure = measure
         self._transforms = transforms
         self._statistics = [
@@ -84,10 +85,10 @@ class Update:
     def average_statistics(self) -> None:
         """Averages over the replicas what they keep apart (moving statistics under Keras 3). Replica context."""
         if self._statistics:
-            self._replicas.average(self._statistics)
+            self._reduction.average(self._statistics)
 
     def _reduce_and_measure(self) -> tuple[list[tf.Tensor], tf.Tensor]:
-        means, moments = self._reduce(*self._accumulator.read())
+        means, moments = self._reduction(*self._accumulator.read())
         self.average_statistics()
         return means, tf.stack([moments.examples, moments.squared_norm, *self._measure(moments)])
 
