@@ -26,4 +26,6 @@ class Cycle(sg.Policy):
 
     def next_state(self, state, report):
         turn = int(state.memory.get("turn", 0)) + 1
-        return dataclasses.replace(state, wanted_batch_size=self.batch_sizes[turn % len(self.batch_sizes)], memory={"turn": turn})
+        return dataclasses.replace(
+            state, wanted_batch_size=self.batch_sizes[turn % len(self.batch_sizes)], memory={"turn": turn}
+        )

@@ -59,8 +59,9 @@ def with_add_loss(keras):
             self.add_loss(0.1 * tf.reduce_mean(inputs**2))
             return inputs
 
-    return keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(8, activation="tanh"), Penalty(),
-                             keras.layers.Dense(CLASSES)])
+    return keras.Sequential(
+        [keras.Input((FEATURES,)), keras.layers.Dense(8, activation="tanh"), Penalty(), keras.layers.Dense(CLASSES)]
+    )
 
 
 def with_compute_loss(keras):
@@ -75,8 +76,9 @@ def with_compute_loss(keras):
 
 def embedded(keras):
     """Sparse gradients, in an integer input."""
-    return keras.Sequential([keras.Input((4,), dtype="int32"), keras.layers.Embedding(11, 5), keras.layers.Flatten(),
-                             keras.layers.Dense(CLASSES)])
+    return keras.Sequential(
+        [keras.Input((4,), dtype="int32"), keras.layers.Embedding(11, 5), keras.layers.Flatten(), keras.layers.Dense(CLASSES)]
+    )
 
 
 def unused_variable(keras):

@@ -1,4 +1,4 @@
-"""A training run in a process of its own, for test_checkpoint: may kill itself, may resume. Arguments: folder, replicas, kill-at."""
+"""A training run in a process of its own: may kill itself, may resume. Arguments: folder, replicas, call at which to die."""
 
 import json
 import os
@@ -20,7 +20,9 @@ def main(folder, replicas, kill_at):
     schedule = tf.keras.optimizers.schedules.CosineDecay(0.1, 30)
     with strategy.scope():
         model = cases.compiled(tf.keras, cases.CASES["sequential"], tf.keras.optimizers.Adam(schedule))
-    adaptive = sg.AdaptiveBatch(sg.SimiGrad(target_similarity=0.4, min_batch_size=8, max_batch_size=24), learning_rate_rule="adascale")
+    adaptive = sg.AdaptiveBatch(
+        sg.SimiGrad(target_similarity=0.4, min_batch_size=8, max_batch_size=24), learning_rate_rule="adascale"
+    )
     checkpoint = sg.EpochCheckpoint(os.path.join(folder, "checkpoints"), adaptive)
     calls = []
 

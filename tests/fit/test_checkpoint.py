@@ -68,8 +68,11 @@ def test_another_number_of_replicas_is_refused_where_sums_are_pending(tf, strate
     with strategies(2).scope():
         model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
     adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
-    stop = type("Stop", (tf.keras.callbacks.Callback,), {
-        "on_epoch_end": lambda self, epoch, logs=None: setattr(self.model, "stop_training", True)})()
+    stop = type(
+        "Stop",
+        (tf.keras.callbacks.Callback,),
+        {"on_epoch_end": lambda self, epoch, logs=None: setattr(self.model, "stop_training", True)},
+    )()
     checkpoint = sg.EpochCheckpoint(tmp_path, adaptive)
     cases.fit(model, data, batch_size=4, epochs=3, callbacks=[adaptive, checkpoint, stop])
     single = cases.compiled(tf.keras, CASES["sequential"], "sgd")

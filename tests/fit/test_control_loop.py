@@ -30,8 +30,9 @@ class Recorder(sg.Policy):
 
     def next_state(self, state, report):
         count = int(state.memory.get("count", 0)) + 1
-        return dataclasses.replace(state, wanted_batch_size=state.wanted_batch_size + 100,
-                                   memory={"count": count, "last": report.batch_size})
+        return dataclasses.replace(
+            state, wanted_batch_size=state.wanted_batch_size + 100, memory={"count": count, "last": report.batch_size}
+        )
 
 
 def report(similarity=UP, batch_size=100, squared_norm=1.0, trace=1000.0, skipped=False, micro_steps=1):

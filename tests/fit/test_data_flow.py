@@ -40,7 +40,11 @@ def test_pending_is_carried_over_epochs_and_flushed_before_the_last_validation(t
     watch = Recorder(tf, on_test_begin=lambda self, logs=None: seen.append([w.copy() for w in self.model.get_weights()]))
     model.fit(data if known else unknown_size(data), epochs=2, verbose=0, validation_data=data, callbacks=[watch, adaptive])
     assert [(r.batch_size, r.micro_steps, r.examples_seen) for r in adaptive.history] == [
-        (12, 3, 12), (12, 3, 24), (12, 3, 36), (4, 1, 40)]
+        (12, 3, 12),
+        (12, 3, 24),
+        (12, 3, 36),
+        (4, 1, 40),
+    ]
     assert adaptive.discarded_examples == 0 and adaptive.traces == 1
     for at_validation, final in zip(seen[-1], model.get_weights(), strict=True):
         np.testing.assert_array_equal(at_validation, final)
@@ -79,7 +83,9 @@ def test_short_last_element_is_weighted_by_its_examples(tf, strategies, replicas
 def test_steps_per_epoch_and_initial_epoch(tf, strategies, steps_per_execution):
     model = model_on(tf, strategies, 2, steps_per_execution=steps_per_execution)
     adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
-    history = model.fit(dataset(tf, 40, 4).repeat(), steps_per_epoch=6, initial_epoch=2, epochs=5, verbose=0, callbacks=[adaptive])
+    history = model.fit(
+        dataset(tf, 40, 4).repeat(), steps_per_epoch=6, initial_epoch=2, epochs=5, verbose=0, callbacks=[adaptive]
+    )
     assert history.epoch == [2, 3, 4]
     assert adaptive.examples_seen == 3 * 6 * 4 and len(adaptive.history) == 9
 

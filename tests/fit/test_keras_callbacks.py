@@ -11,8 +11,17 @@ import tf_simigrad as sg
 from tests.fit import cases
 from tests.fit.cases import CASES
 
-OURS = {"batch_size", "micro_steps", "similarity", "noise_scale", "learning_rate", "learning_rate_multiplier",
-        "effective_learning_rate", "examples_seen", "skipped_updates"}
+OURS = {
+    "batch_size",
+    "micro_steps",
+    "similarity",
+    "noise_scale",
+    "learning_rate",
+    "learning_rate_multiplier",
+    "effective_learning_rate",
+    "examples_seen",
+    "skipped_updates",
+}
 
 
 def is_keras_3(tf):
@@ -21,17 +30,24 @@ def is_keras_3(tf):
 
 def test_logs_hold_metrics_and_what_the_update_did(tf, strategies, tmp_path):
     with strategies(2).scope():
-        model = cases.compiled(tf.keras, CASES["sequential"], "sgd",
-                               metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
+        model = cases.compiled(
+            tf.keras, CASES["sequential"], "sgd", metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        )
     adaptive = sg.AdaptiveBatch(sg.FixedBatch(8), verbose=1)
     data = cases.arrays(40)
-    history = cases.fit(model, data, batch_size=4, epochs=2, validation_data=data,
-                        callbacks=[adaptive, tf.keras.callbacks.CSVLogger(tmp_path / "log.csv")]).history
+    history = cases.fit(
+        model,
+        data,
+        batch_size=4,
+        epochs=2,
+        validation_data=data,
+        callbacks=[adaptive, tf.keras.callbacks.CSVLogger(tmp_path / "log.csv")],
+    ).history
     assert set(history) == OURS | {"loss", "accuracy", "val_loss", "val_accuracy"}
     assert history["examples_seen"] == [40.0, 80.0] and history["batch_size"] == [8.0, 8.0]
     assert history["similarity"][-1] == pytest.approx(adaptive.history[-1].similarity)
     with open(tmp_path / "log.csv") as file:
-        assert OURS <= set(csv.DictReader(file).fieldnames)
+        assert set(csv.DictReader(file).fieldnames) >= OURS
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -39,8 +55,12 @@ def test_loss_and_accuracy_are_over_all_replicas(tf, strategies, replicas):
     """With a rate of 0 they are what evaluate says."""
     data = cases.arrays(24)
     with strategies(replicas).scope():
-        model = cases.compiled(tf.keras, CASES["sequential"], tf.keras.optimizers.SGD(0.0),
-                               metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
+        model = cases.compiled(
+            tf.keras,
+            CASES["sequential"],
+            tf.keras.optimizers.SGD(0.0),
+            metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        )
     logs = cases.fit(model, data, batch_size=4, callbacks=[sg.AdaptiveBatch(sg.FixedBatch(8))]).history
     x, y = data
     single = cases.compiled(tf.keras, CASES["sequential"], "sgd", metrics=["accuracy"])
@@ -54,8 +74,11 @@ def test_early_stopping_restores_and_checkpoints_hold_flushed_weights(tf, strate
     with strategies(2).scope():
         model = cases.compiled(tf.keras, CASES["sequential"], tf.keras.optimizers.SGD(0.1))
     path = str(tmp_path / "best.weights.h5")
-    callbacks = [sg.AdaptiveBatch(sg.FixedBatch(12)), tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True),
-                 tf.keras.callbacks.EarlyStopping(monitor="val_loss", patience=0, min_delta=100.0, restore_best_weights=True)]
+    callbacks = [
+        sg.AdaptiveBatch(sg.FixedBatch(12)),
+        tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True),
+        tf.keras.callbacks.EarlyStopping(monitor="val_loss", patience=0, min_delta=100.0, restore_best_weights=True),
+    ]
     history = cases.fit(model, data, batch_size=4, epochs=9, validation_data=data, callbacks=callbacks).history
     assert len(history["loss"]) == 2
     again = cases.compiled(tf.keras, CASES["sequential"], "sgd")
@@ -81,8 +104,14 @@ def test_exponential_moving_average_of_weights_counts_updates(tf, strategies, re
 def normalised(tf):
     layers = tf.keras.layers
     tf.keras.utils.set_random_seed(7)
-    model = tf.keras.Sequential([tf.keras.Input((cases.FEATURES,)), layers.Dense(8), layers.BatchNormalization(momentum=0.5),
-                                 layers.Dense(cases.CLASSES)])
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input((cases.FEATURES,)),
+            layers.Dense(8),
+            layers.BatchNormalization(momentum=0.5),
+            layers.Dense(cases.CLASSES),
+        ]
+    )
     model.compile(tf.keras.optimizers.SGD(0.0), cases.cross_entropy(tf.keras))
     return model
 
@@ -107,10 +136,18 @@ def test_moving_statistics_are_the_mean_over_replicas(tf, strategies, replicas, 
     kernel, bias = model.get_weights()[:2]
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(replicas * 4, drop_remainder=True)
     seen = []
-    watch = type("Watch", (tf.keras.callbacks.Callback,), {
-        "on_test_begin": lambda self, logs=None: seen.append([w.numpy() for w in self.model.layers[1].non_trainable_weights])})()
-    model.fit(dataset, epochs=1, verbose=0, validation_data=dataset.take(1),
-              callbacks=[watch, sg.AdaptiveBatch(sg.FixedBatch(2 * 4 * replicas))])
+    watch = type(
+        "Watch",
+        (tf.keras.callbacks.Callback,),
+        {"on_test_begin": lambda self, logs=None: seen.append([w.numpy() for w in self.model.layers[1].non_trainable_weights])},
+    )()
+    model.fit(
+        dataset,
+        epochs=1,
+        verbose=0,
+        validation_data=dataset.take(1),
+        callbacks=[watch, sg.AdaptiveBatch(sg.FixedBatch(2 * 4 * replicas))],
+    )
     expected = moving_statistics(x, kernel, bias, replicas, elements)
     for got in (seen[0], [w.numpy() for w in model.layers[1].non_trainable_weights]):
         for a, b in zip(got, expected, strict=True):

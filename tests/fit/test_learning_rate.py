@@ -56,8 +56,9 @@ def test_schedule_is_plain_where_the_batch_is_the_reference(tf, strategies, name
 def test_schedule_runs_on_examples_seen(tf, strategies, steps_per_execution):
     schedule = tf.keras.optimizers.schedules.PolynomialDecay(1.0, decay_steps=100, end_learning_rate=0.0)
     with strategies(2).scope():
-        model = cases.compiled(tf.keras, CASES["sequential"], tf.keras.optimizers.SGD(schedule),
-                               steps_per_execution=steps_per_execution)
+        model = cases.compiled(
+            tf.keras, CASES["sequential"], tf.keras.optimizers.SGD(schedule), steps_per_execution=steps_per_execution
+        )
     adaptive = sg.AdaptiveBatch(sg.FixedBatch(3 * BATCH), reference_batch_size=BATCH, learning_rate_rule="linear")
     cases.fit(model, cases.arrays(9 * BATCH), batch_size=BATCH, callbacks=[adaptive])
     assert [r.learning_rate for r in adaptive.history] == pytest.approx([1.0, 0.97, 0.94])

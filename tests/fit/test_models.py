@@ -33,8 +33,9 @@ def test_equals_plain_keras_on_the_whole_batch(tf, strategies, name, replicas):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("kwargs", [{"steps_per_execution": 5}, {"steps_per_execution": 4}, {"run_eagerly": True},
-                                    {"jit_compile": True}], ids=str)
+@pytest.mark.parametrize(
+    "kwargs", [{"steps_per_execution": 5}, {"steps_per_execution": 4}, {"run_eagerly": True}, {"jit_compile": True}], ids=str
+)
 def test_ways_to_run_give_the_same_weights_and_reports(tf, strategies, kwargs, replicas):
     if kwargs.get("jit_compile") and replicas > 1:
         pytest.skip("refused off TPU: test_refusals")

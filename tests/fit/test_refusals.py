@@ -9,7 +9,9 @@ from tests.fit.cases import CASES
 
 
 def attempt(model, adaptive=None, **kwargs):
-    return cases.fit(model, cases.arrays(16), batch_size=4, callbacks=[adaptive or sg.AdaptiveBatch(sg.FixedBatch(8))], **kwargs)
+    return cases.fit(
+        model, cases.arrays(16), batch_size=4, callbacks=[adaptive or sg.AdaptiveBatch(sg.FixedBatch(8))], **kwargs
+    )
 
 
 def keras_3(tf):
@@ -108,10 +110,13 @@ def test_two_adaptive_batches(tf):
     attempt(model)
 
 
-@pytest.mark.parametrize(("policy", "match"), [
-    (lambda: sg.SimiGrad(0.2, min_batch_size=4, max_batch_size=7), "max_batch_size=7 is too small.*two groups"),
-    (lambda: sg.SimiGrad(0.2, min_batch_size=9, max_batch_size=11), "No batch size between min_batch_size=9"),
-])
+@pytest.mark.parametrize(
+    ("policy", "match"),
+    [
+        (lambda: sg.SimiGrad(0.2, min_batch_size=4, max_batch_size=7), "max_batch_size=7 is too small.*two groups"),
+        (lambda: sg.SimiGrad(0.2, min_batch_size=9, max_batch_size=11), "No batch size between min_batch_size=9"),
+    ],
+)
 def test_bounds_that_the_dataset_cannot_meet(tf, policy, match):
     """The dataset's shapes are static here: the weights are not touched and nothing is traced."""
     model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
@@ -125,16 +130,19 @@ def test_bounds_that_the_dataset_cannot_meet(tf, policy, match):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(("kwargs", "match"), [
-    ({"policy": 128}, "policy=128"),
-    ({"statistic": "cosine"}, "statistic='cosine'"),
-    ({"learning_rate_rule": "cubic"}, "learning_rate_rule='cubic'"),
-    ({"reference_batch_size": 0}, "reference_batch_size=0"),
-    ({"reference_batch_size": 1.5}, "reference_batch_size=1.5"),
-    ({"transform": 0.1}, "transform=0.1"),
-    ({"transform": [0.1]}, "transform=0.1"),
-    ({"loss_fn": "mse"}, "loss_fn='mse'"),
-])
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"policy": 128}, "policy=128"),
+        ({"statistic": "cosine"}, "statistic='cosine'"),
+        ({"learning_rate_rule": "cubic"}, "learning_rate_rule='cubic'"),
+        ({"reference_batch_size": 0}, "reference_batch_size=0"),
+        ({"reference_batch_size": 1.5}, "reference_batch_size=1.5"),
+        ({"transform": 0.1}, "transform=0.1"),
+        ({"transform": [0.1]}, "transform=0.1"),
+        ({"loss_fn": "mse"}, "loss_fn='mse'"),
+    ],
+)
 def test_arguments(tf, kwargs, match):
     with pytest.raises(ValueError, match=match):
         sg.AdaptiveBatch(**{"policy": sg.FixedBatch(8), **kwargs})
@@ -154,12 +162,14 @@ def test_policy_without_an_upper_bound(tf):
 
 def test_warnings_name_the_layers(tf, caplog):
     layers = tf.keras.layers
-    model = tf.keras.Sequential([
-        tf.keras.Input((cases.FEATURES,)),
-        layers.Dense(8, kernel_regularizer="l2", name="penalised"),
-        layers.BatchNormalization(name="normalised"),
-        layers.Dense(cases.CLASSES),
-    ])
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input((cases.FEATURES,)),
+            layers.Dense(8, kernel_regularizer="l2", name="penalised"),
+            layers.BatchNormalization(name="normalised"),
+            layers.Dense(cases.CLASSES),
+        ]
+    )
     model.compile("sgd", cases.cross_entropy(tf.keras))
     attempt(model)
     assert "penalised" in caplog.text and "sg.L2" in caplog.text and "normalised" in caplog.text

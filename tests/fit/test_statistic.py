@@ -25,7 +25,9 @@ def expected_run(x, y, kernel, bias, unit, replicas, micro_steps, statistic):
     for start in range(0, len(x), unit * micro_steps):
         part = slice(start, start + unit * micro_steps)
         gradients = per_example_gradients(x[part], y[part], kernel, bias)
-        micro = gradients.reshape(-1, MICRO, gradients.shape[1]).mean(1)  # [micro-steps * replicas, parameters], replica fastest
+        micro = gradients.reshape(-1, MICRO, gradients.shape[1]).mean(
+            1
+        )  # [micro-steps * replicas, parameters], replica fastest
         count = len(micro)
         if statistic == "all_pairs":
             total, b = len(gradients), MICRO
@@ -38,8 +40,12 @@ def expected_run(x, y, kernel, bias, unit, replicas, micro_steps, statistic):
             in_a = index % 2 == 0 if replicas == 1 else index % replicas < replicas // 2
             a, b = micro[in_a].mean(0), micro[~in_a].mean(0)
             na, nb = in_a.sum() * MICRO, (~in_a).sum() * MICRO
-            rows.append((equal_halves(a @ b / np.linalg.norm(a) / np.linalg.norm(b), na, nb),
-                         na * nb / (na + nb) * ((a - b) @ (a - b)) / (a @ b)))
+            rows.append(
+                (
+                    equal_halves(a @ b / np.linalg.norm(a) / np.linalg.norm(b), na, nb),
+                    na * nb / (na + nb) * ((a - b) @ (a - b)) / (a @ b),
+                )
+            )
         mean = gradients.mean(0)
         kernel = kernel - RATE * mean[: kernel.size].reshape(kernel.shape)
         bias = bias - RATE * mean[kernel.size :]

@@ -137,7 +137,10 @@ def reduced_gradients(optimizer: Any) -> Iterator[None]:
     if not KERAS_3:
         yield
         return
-    with _replaced(optimizer, "_all_reduce_sum_gradients", lambda pairs: pairs), _replaced(optimizer, "loss_scale_factor", None):
+    with (
+        _replaced(optimizer, "_all_reduce_sum_gradients", lambda pairs: pairs),
+        _replaced(optimizer, "loss_scale_factor", None),
+    ):
         yield
 
 

@@ -78,7 +78,7 @@ def track_loss(model: Any, mean: tf.Tensor, weight: tf.Tensor) -> None:
 
 
 def own_loss_metric() -> Any:
-    """A metric for the loss of a ``loss_fn``: tf_keras tracks only losses that ``compute_loss`` has seen. None under Keras 3."""
+    """A metric for the loss of a ``loss_fn``: tf_keras tracks only what ``compute_loss`` has seen. Else None."""
     return None if KERAS_3 else keras.metrics.Mean(name="loss")
 
 
@@ -126,8 +126,16 @@ def batch_dependent_layers(model: Any) -> list[str]:
 
 def regularised_layers(model: Any) -> list[str]:
     """Names of the layers that add a weight penalty to the loss."""
-    kinds = ("kernel_regularizer", "bias_regularizer", "embeddings_regularizer", "depthwise_regularizer",
-             "pointwise_regularizer", "recurrent_regularizer", "gamma_regularizer", "beta_regularizer")
+    kinds = (
+        "kernel_regularizer",
+        "bias_regularizer",
+        "embeddings_regularizer",
+        "depthwise_regularizer",
+        "pointwise_regularizer",
+        "recurrent_regularizer",
+        "gamma_regularizer",
+        "beta_regularizer",
+    )
     return [layer.name for layer in model._flatten_layers() if any(getattr(layer, kind, None) is not None for kind in kinds)]
 
 

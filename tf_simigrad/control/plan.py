@@ -3,8 +3,14 @@
 from tf_simigrad.records import BatchPlan
 
 
-def feasible_plan(wanted_batch_size: float, unit_examples: int, min_batch_size: int, max_batch_size: int,
-                  min_micro_steps: int = 1, fixed: bool = False) -> BatchPlan:
+def feasible_plan(
+    wanted_batch_size: float,
+    unit_examples: int,
+    min_batch_size: int,
+    max_batch_size: int,
+    min_micro_steps: int = 1,
+    fixed: bool = False,
+) -> BatchPlan:
     """The feasible batch size nearest to the wanted one.
 
     Feasible are the multiples of ``unit_examples`` within the bounds; the clamp comes after the rounding, so a bound is
@@ -44,7 +50,9 @@ def round_half_up(value: float) -> int:
 
 def _infeasible(unit: int, low: int, high: int, min_micro_steps: int) -> str:
     if unit * min_micro_steps > high:
-        need = f"{min_micro_steps} micro-steps of {unit} examples" if min_micro_steps > 1 else f"one micro-step of {unit} examples"
+        need = (
+            f"{min_micro_steps} micro-steps of {unit} examples" if min_micro_steps > 1 else f"one micro-step of {unit} examples"
+        )
         return (
             f"max_batch_size={high} is too small: one update needs at least {need} over all replicas"
             + (", because the similarity compares two groups of gradients" if min_micro_steps > 1 else "")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 from tf_simigrad.control import noise_average
 from tf_simigrad.records import UpdateReport
@@ -89,7 +90,9 @@ class Policy(abc.ABC):
 def check_bounds(policy: Policy) -> None:
     """Raises a ValueError unless the policy's bounds and initial batch size are usable."""
     name = type(policy).__name__
-    low, high, start = (getattr(policy, key, None) for key in ("min_batch_size", "max_batch_size", "initial_batch_size"))
+    low: Any = getattr(policy, "min_batch_size", None)
+    high: Any = getattr(policy, "max_batch_size", None)
+    start: Any = getattr(policy, "initial_batch_size", None)
     if not _is_count(high):
         raise ValueError(
             f"{name} needs an upper bound: max_batch_size={high!r} is not a whole number of examples. Where the noise scale "
@@ -227,8 +230,12 @@ class NoiseScale(Policy):
         scale = noise_average.noise_scale(memory)
         if scale is None:
             if memory["weight"] > 0:
-                _LOG.info("NoiseScale holds the batch size at %g examples: the averaged squared gradient norm is %.3g, which is "
-                          "lost in noise", state.wanted_batch_size, memory["squared_gradient_norm"])
+                _LOG.info(
+                    "NoiseScale holds the batch size at %g examples: the averaged squared gradient norm is %.3g, which is "
+                    "lost in noise",
+                    state.wanted_batch_size,
+                    memory["squared_gradient_norm"],
+                )
             return state
         ratio = self.batch_size_at(scale) / state.wanted_batch_size
         if abs(ratio - 1) <= self.DEAD_BAND:

@@ -28,8 +28,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     end of the last; where training stops before, it is discarded, counted in ``discarded_examples``, and logged.
 
     The effective learning rate is the optimizer's own (which other callbacks may change; a LearningRateSchedule is evaluated
-    at ``examples_seen // reference_batch_size``) times the rule's multiplier. ``optimizer.iterations`` counts updates. A gradient
-    that is not finite is dropped whole, leaves the weights alone and is counted.
+    at ``examples_seen // reference_batch_size``) times the rule's multiplier. ``optimizer.iterations`` counts updates. A
+    gradient that is not finite is dropped whole, leaves the weights alone and is counted.
 
     Args:
         policy: ``SimiGrad``, ``NoiseScale``, ``FixedBatch``, or your own ``Policy``.
@@ -63,14 +63,22 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         Qin et al., "SimiGrad", NeurIPS 2021.
     """
 
-    def __init__(self, policy: Policy, statistic: str = "two_groups",
-                 learning_rate_rule: str | Callable[[int, int, float | None], float] = "sqrt",
-                 reference_batch_size: int | None = None, transform: Transform | Sequence[Transform] | None = None,
-                 loss_fn: Callable[[Any, Any], Any] | None = None, verbose: int = 0) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        statistic: str = "two_groups",
+        learning_rate_rule: str | Callable[[int, int, float | None], float] = "sqrt",
+        reference_batch_size: int | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
+        loss_fn: Callable[[Any, Any], Any] | None = None,
+        verbose: int = 0,
+    ) -> None:
         super().__init__()
         if not isinstance(policy, Policy):
-            raise ValueError(f"policy={policy!r} is no Policy. Pass sg.SimiGrad(...), sg.NoiseScale(...), sg.FixedBatch(...) or an "
-                             "instance of your own subclass of sg.Policy.")
+            raise ValueError(
+                f"policy={policy!r} is no Policy. Pass sg.SimiGrad(...), sg.NoiseScale(...), sg.FixedBatch(...) or an "
+                "instance of your own subclass of sg.Policy."
+            )
         check_bounds(policy)
         if statistic not in STATISTICS:
             raise ValueError(f"statistic={statistic!r} is not known. Pass one of {', '.join(map(repr, STATISTICS))}.")
@@ -188,8 +196,10 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         """Prints a line if ``verbose``. Called by Keras."""
         if self.verbose and self.history:
             last = self.history[-1]
-            print(f"Epoch {epoch + 1}: {len(self.history)} updates, {self.examples_seen} examples, batch size {self.batch_size}, "
-                  f"similarity {last.similarity}, effective learning rate {last.effective_learning_rate:.4g}")
+            print(
+                f"Epoch {epoch + 1}: {len(self.history)} updates, {self.examples_seen} examples, batch size {self.batch_size}, "
+                f"similarity {last.similarity}, effective learning rate {last.effective_learning_rate:.4g}"
+            )
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Gives the model its own train function back. Called by Keras."""
@@ -209,8 +219,12 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             elements = keras_private.steps_per_execution(self.model)
             steps = self.params.get("steps") or self._steps_of_first_epoch
             try:
-                return self._function(iterator, elements, ends_epoch=bool(steps) and first + elements >= steps,
-                                      ends_training=self._epoch + 1 >= self.params["epochs"])
+                return self._function(
+                    iterator,
+                    elements,
+                    ends_epoch=bool(steps) and first + elements >= steps,
+                    ends_training=self._epoch + 1 >= self.params["epochs"],
+                )
             except END_OF_DATA:
                 if keras_private.counts_the_first_epoch():
                     self._steps_of_first_epoch = first
@@ -272,8 +286,10 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
 def _as_list(transform: Transform | Sequence[Transform] | None) -> list[Transform]:
     if transform is None:
         return []
-    transforms = list(transform) if isinstance(transform, (list, tuple)) else [transform]
+    transforms: list[Any] = list(transform) if isinstance(transform, (list, tuple)) else [transform]
     for item in transforms:
         if not isinstance(item, Transform):
-            raise ValueError(f"transform={item!r} is no Transform. Pass sg.L2(...), your own subclass of sg.Transform, or a list.")
+            raise ValueError(
+                f"transform={item!r} is no Transform. Pass sg.L2(...), your own subclass of sg.Transform, or a list."
+            )
     return transforms

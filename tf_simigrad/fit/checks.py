@@ -22,7 +22,7 @@ def check_model(model: Any, has_loss_fn: bool) -> None:
     check_strategy(model.distribute_strategy)
     if keras_private.overrides_train_step(model) and not has_loss_fn:
         raise ValueError(
-            f"{type(model).__name__} overrides train_step, which AdaptiveBatch would replace: it cannot know the loss in there. "
+            f"{type(model).__name__} overrides train_step, which AdaptiveBatch would replace: it cannot know that loss. "
             "Pass AdaptiveBatch(..., loss_fn=lambda model, data: <mean loss of one micro-batch>), or override compute_loss "
             "instead of train_step."
         )
@@ -50,7 +50,7 @@ def _check_keras(model: Any) -> None:
         )
     if keras_private.backend() != "tensorflow":
         raise ValueError(
-            f"AdaptiveBatch needs Keras on TensorFlow; its backend is {keras_private.backend()!r}. Set KERAS_BACKEND=tensorflow."
+            f"AdaptiveBatch needs Keras on TensorFlow, not on {keras_private.backend()!r}. Set KERAS_BACKEND=tensorflow."
         )
     if keras_private.keras_distribution() is not None:
         raise ValueError(
@@ -72,15 +72,26 @@ def warn_of(model: Any, replicas: Replicas) -> None:
     """Logs what a user may want to know about this model. To be called once it is built."""
     penalised = keras_private.regularised_layers(model)
     if penalised:
-        _LOG.warning("The layers %s add weight penalties to the loss: the same vector in both groups, which inflates the "
-                     "similarity. Use AdaptiveBatch(transform=sg.L2(...)) in their place.", ", ".join(penalised))
+        _LOG.warning(
+            "The layers %s add weight penalties to the loss: the same vector in both groups, which inflates the "
+            "similarity. Use AdaptiveBatch(transform=sg.L2(...)) in their place.",
+            ", ".join(penalised),
+        )
     dependent = keras_private.batch_dependent_layers(model)
     if dependent:
-        _LOG.warning("The layers %s normalise over the micro-batch of each replica, whatever the batch size is.",
-                     ", ".join(dependent))
+        _LOG.warning(
+            "The layers %s normalise over the micro-batch of each replica, whatever the batch size is.", ", ".join(dependent)
+        )
     if keras_private.overrides_compute_metrics(model):
-        _LOG.warning("%s overrides compute_metrics: it is called, but the logs hold the results of model.metrics only.",
-                     type(model).__name__)
+        _LOG.warning(
+            "%s overrides compute_metrics: it is called, but the logs hold the results of model.metrics only.",
+            type(model).__name__,
+        )
     if replicas.count > 1:
-        _LOG.info("%d replicas under %s: groups of %d and %d.", replicas.count, replicas.name, replicas.count // 2,
-                  replicas.count - replicas.count // 2)
+        _LOG.info(
+            "%d replicas under %s: groups of %d and %d.",
+            replicas.count,
+            replicas.name,
+            replicas.count // 2,
+            replicas.count - replicas.count // 2,
+        )

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tf_simigrad.control import noise_average
@@ -43,16 +43,19 @@ class LoopState:
     def to_json(self) -> dict[str, Any]:
         """As numbers, strings, lists and dictionaries."""
         policy = {"wanted_batch_size": self.policy.wanted_batch_size, "memory": dict(self.policy.memory)}
-        return {**asdict(replace(self, history=[], policy=None)), "policy": policy, "history": [list(r) for r in self.history]}
+        rest = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("policy", "noise", "history")}
+        return {**rest, "policy": policy, "noise": dict(self.noise), "history": [list(record) for record in self.history]}
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> "LoopState":
         """What ``to_json`` was called on."""
-        return cls(**{
-            **saved,
-            "policy": PolicyState(saved["policy"]["wanted_batch_size"], dict(saved["policy"]["memory"])),
-            "history": [UpdateRecord(*row) for row in saved["history"]],
-        })
+        return cls(
+            **{
+                **saved,
+                "policy": PolicyState(saved["policy"]["wanted_batch_size"], dict(saved["policy"]["memory"])),
+                "history": [UpdateRecord(*row) for row in saved["history"]],
+            }
+        )
 
 
 class ControlLoop:
@@ -102,27 +105,40 @@ class ControlLoop:
             self.state.reference_batch_size = self.plan.batch_size
         wanted, planned = self.state.policy.wanted_batch_size, self.plan.batch_size
         if wanted != planned:
-            _LOG.warning("The batch size starts at %d instead of %g examples: batches are multiples of %d, the examples of one "
-                         "dataset element.", planned, wanted, unit_examples)
+            _LOG.warning(
+                "The batch size starts at %d instead of %g examples: batches are multiples of %d, the examples of one "
+                "dataset element.",
+                planned,
+                wanted,
+                unit_examples,
+            )
 
     def set_batch_size(self, batch_size: int) -> None:
         """Takes a batch size from the user; see ``AdaptiveBatch.set_batch_size``."""
         low, high = self.policy.min_batch_size, self.policy.max_batch_size
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or not (low <= batch_size <= high or low == high):
-            raise ValueError(f"set_batch_size({batch_size!r}): expected a whole number of examples within {low} to {high}, the "
-                             "bounds of the policy.")
+            raise ValueError(
+                f"set_batch_size({batch_size!r}): expected a whole number of examples within {low} to {high}, the "
+                "bounds of the policy."
+            )
         self.state.policy = replace(self.state.policy, wanted_batch_size=batch_size)
         if self._unit_examples is not None:
             self._replan()
-            _LOG.info("set_batch_size(%d): %d micro-steps, %d examples.", batch_size, self.plan.micro_steps, self.plan.batch_size)
+            _LOG.info(
+                "set_batch_size(%d): %d micro-steps, %d examples.", batch_size, self.plan.micro_steps, self.plan.batch_size
+            )
 
     def _replan(self) -> None:
+        if self._unit_examples is None:
+            return
         low, high = self.policy.min_batch_size, self.policy.max_batch_size
-        plan = feasible_plan(self.state.policy.wanted_batch_size, self._unit_examples, low, high, self._min_micro_steps,
-                             fixed=low == high)
+        plan = feasible_plan(
+            self.state.policy.wanted_batch_size, self._unit_examples, low, high, self._min_micro_steps, fixed=low == high
+        )
         if self._plan is not None and plan != self._plan:
-            _LOG.debug("batch size %d -> %d (wanted %g)", self._plan.batch_size, plan.batch_size,
-                       self.state.policy.wanted_batch_size)
+            _LOG.debug(
+                "batch size %d -> %d (wanted %g)", self._plan.batch_size, plan.batch_size, self.state.policy.wanted_batch_size
+            )
         self._plan = plan
 
     @property
@@ -156,9 +172,18 @@ class ControlLoop:
         for report in reports:
             self.state.examples_seen += report.batch_size
             self.state.skipped_updates += report.skipped
-            records.append(UpdateRecord(self.state.examples_seen, report.batch_size, report.micro_steps, report.similarity,
-                                        report.noise_scale, report.learning_rate, report.effective_learning_rate,
-                                        report.skipped))
+            records.append(
+                UpdateRecord(
+                    self.state.examples_seen,
+                    report.batch_size,
+                    report.micro_steps,
+                    report.similarity,
+                    report.noise_scale,
+                    report.learning_rate,
+                    report.effective_learning_rate,
+                    report.skipped,
+                )
+            )
             if report.skipped or (self.policy.needs_similarity and report.similarity is None):
                 continue
             self.state.noise = noise_average.updated(self.state.noise, report)

@@ -72,8 +72,11 @@ class TrainFunction:
         dropped = self.pending_examples()
         if self._loop.state.pending_steps:
             self._loop.state.discarded_examples += dropped
-            _LOG.warning("Training stopped inside an accumulation: %d examples of %d micro-steps are discarded.", dropped,
-                         self._loop.state.pending_steps)
+            _LOG.warning(
+                "Training stopped inside an accumulation: %d examples of %d micro-steps are discarded.",
+                dropped,
+                self._loop.state.pending_steps,
+            )
         self._parts.accumulator.reset()
         self._cleared()
 
@@ -87,7 +90,9 @@ class TrainFunction:
         spec = getattr(iterator, "element_spec", None)
         if self._loop.is_planned or spec is None:
             return
-        shapes = [s.shape for s in tf.nest.flatten(tf_private.first_replica_spec(spec)) if getattr(s, "shape", None) is not None]
+        shapes = [
+            s.shape for s in tf.nest.flatten(tf_private.first_replica_spec(spec)) if getattr(s, "shape", None) is not None
+        ]
         if shapes and shapes[0].rank and shapes[0][0] is not None:
             self._loop.set_unit(shapes[0][0] * self._parts.replicas.count)
 
@@ -168,8 +173,10 @@ class TrainFunction:
     def _observe(self, reports: list[UpdateReport], multiplier: float) -> None:
         records = self._loop.observe(reports)
         if any(r.skipped for r in records):
-            _LOG.warning("The gradient of an update was not finite: %d examples seen, weights left alone.",
-                         self._loop.state.examples_seen)
+            _LOG.warning(
+                "The gradient of an update was not finite: %d examples seen, weights left alone.",
+                self._loop.state.examples_seen,
+            )
         self._last = _logs_of(records[-1], multiplier)
 
     def _cleared(self) -> None:
@@ -181,8 +188,10 @@ class TrainFunction:
             base = keras_optimizer.base_learning_rate(self._model.optimizer, tf.constant(self._loop.schedule_step, tf.int64))
             multiplier = self._loop.multiplier(self._loop.plan.batch_size)
             plan = self._loop.plan
-            self._last = _logs_of(UpdateRecord(0, plan.batch_size, plan.micro_steps, None, None, float(base),
-                                               float(base) * multiplier, False), multiplier)
+            self._last = _logs_of(
+                UpdateRecord(0, plan.batch_size, plan.micro_steps, None, None, float(base), float(base) * multiplier, False),
+                multiplier,
+            )
         state = self._loop.state
         return {**self._last, "examples_seen": float(state.examples_seen), "skipped_updates": float(state.skipped_updates)}
 
@@ -202,7 +211,16 @@ def _logs_of(record: UpdateRecord, multiplier: float) -> dict[str, float]:
 def decoded(vector: np.ndarray, micro_steps: int) -> UpdateReport:
     """The report of one update, from the vector that it returned (``train.update.REPORT``); NaN becomes None."""
     entries = dict(zip(REPORT, (float(v) for v in vector), strict=True))
-    measured = {key: value if math.isfinite(value) else None
-                for key, value in entries.items() if key in ("similarity", "squared_gradient_norm", "noise_trace")}
-    return UpdateReport(batch_size=int(entries["examples"]), micro_steps=micro_steps, learning_rate=entries["learning_rate"],
-                        effective_learning_rate=entries["effective_learning_rate"], skipped=entries["finite"] == 0.0, **measured)
+    measured = {
+        key: value if math.isfinite(value) else None
+        for key, value in entries.items()
+        if key in ("similarity", "squared_gradient_norm", "noise_trace")
+    }
+    return UpdateReport(
+        batch_size=int(entries["examples"]),
+        micro_steps=micro_steps,
+        learning_rate=entries["learning_rate"],
+        effective_learning_rate=entries["effective_learning_rate"],
+        skipped=entries["finite"] == 0.0,
+        **measured,
+    )

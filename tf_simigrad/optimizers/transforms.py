@@ -82,8 +82,11 @@ class L2(Transform):
         paths = [keras_private.variable_path(v) for v in variables]
         for pattern in self._compiled:
             if not any(pattern.search(path) for path in paths):
-                _LOG.warning("L2: the pattern %r in exclude matches no trainable variable. They are: %s", pattern.pattern,
-                             ", ".join(paths))
+                _LOG.warning(
+                    "L2: the pattern %r in exclude matches no trainable variable. They are: %s",
+                    pattern.pattern,
+                    ", ".join(paths),
+                )
 
     def __call__(self, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]) -> Sequence[tf.Tensor | None]:
         """Adds ``weight * w``; a variable without a gradient is left without one."""

@@ -23,7 +23,9 @@ class TrainParts(NamedTuple):
     replicas: Replicas
 
 
-def assemble(model: Any, replicas: Replicas, statistic: str, transforms: Sequence[Transform], loss_fn: LossFn | None) -> TrainParts:
+def assemble(
+    model: Any, replicas: Replicas, statistic: str, transforms: Sequence[Transform], loss_fn: LossFn | None
+) -> TrainParts:
     """Creates accumulators and optimizer variables, and the functions that will be traced.
 
     Args:
@@ -41,7 +43,7 @@ def assemble(model: Any, replicas: Replicas, statistic: str, transforms: Sequenc
     """
     variables = list(model.trainable_variables)
     if not variables:
-        raise ValueError(f"The model {model.name!r} has no trainable variables. Set trainable=True on the layers to be trained.")
+        raise ValueError(f"{model.name!r} has no trainable variables. Set trainable=True on the layers to be trained.")
     reduction = reduction_for(replicas, needs_groups=statistic == "two_groups")
     with replicas.scope():
         keras_optimizer.build(model.optimizer, variables)

@@ -48,8 +48,9 @@ class TrainStep:
         needs_norms: Whether the statistic wants the squared norm of every micro-gradient.
     """
 
-    def __init__(self, model: Any, replicas: Replicas, forward: Forward, accumulator: Accumulator, update: Update,
-                 needs_norms: bool) -> None:
+    def __init__(
+        self, model: Any, replicas: Replicas, forward: Forward, accumulator: Accumulator, update: Update, needs_norms: bool
+    ) -> None:
         self._model = model
         self._replicas = replicas
         self._forward = forward
@@ -58,8 +59,9 @@ class TrainStep:
         self._needs_norms = needs_norms
         self.traces = {"micro_step": 0, "update": 0}
         self._accumulate = tf.function(self._accumulate_one, jit_compile=True) if model.jit_compile else self._accumulate_one
-        eager = model.run_eagerly
-        self.micro_step: Callable = self._next_micro_step if eager else tf.function(self._next_micro_step, reduce_retracing=True)
+        self.micro_step: Callable = self._next_micro_step
+        if not model.run_eagerly:
+            self.micro_step = tf.function(self._next_micro_step, reduce_retracing=True)
         # The update holds blocking collectives, which replicas that run eagerly, one after the other, would never meet in.
         self.update: Callable = tf.function(self._run_update)
         self.average_statistics: Callable = tf.function(self._run_average)
@@ -134,7 +136,7 @@ class TrainStep:
         reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[len(REPORT)])
         steps = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[])
 
-        def body(i, pending, seen, examples, more, reports, steps):  # noqa: ANN001, ANN202 (a loop body)
+        def body(i: Any, pending: Any, seen: Any, examples: Any, more: Any, reports: Any, steps: Any) -> tuple:
             element = iterator.get_next_as_optional()
             more = element.has_value()
             count = tf.cond(more, lambda: self._run_micro_step(element.get_value(), pending % 2)[1], lambda: 0.0)
@@ -143,7 +145,7 @@ class TrainStep:
 
             examples += count
 
-            def update():  # noqa: ANN202
+            def update() -> tuple:
                 step = inputs.schedule_offset + seen // inputs.reference_batch_size
                 report = self.update(UpdateInputs(inputs.multiplier, step))
                 return (

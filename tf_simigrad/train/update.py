@@ -13,7 +13,15 @@ from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.records import Moments
 from tf_simigrad.train.accumulator import Accumulator
 
-REPORT = ("examples", "similarity", "squared_gradient_norm", "noise_trace", "learning_rate", "effective_learning_rate", "finite")
+REPORT = (
+    "examples",
+    "similarity",
+    "squared_gradient_norm",
+    "noise_trace",
+    "learning_rate",
+    "effective_learning_rate",
+    "finite",
+)
 """Entries of the float32 vector that an update reports, in order."""
 
 
@@ -42,9 +50,16 @@ class Update:
         transforms: Transforms of the mean gradient, in order.
     """
 
-    def __init__(self, model: Any, variables: Sequence[Any], replicas: Replicas, accumulator: Accumulator,
-                 reduction: LocalReduction | AllToAllReduction, measure: Callable[[Moments], Measurement],
-                 transforms: Sequence[Transform]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        variables: Sequence[Any],
+        replicas: Replicas,
+        accumulator: Accumulator,
+        reduction: LocalReduction | AllToAllReduction,
+        measure: Callable[[Moments], Measurement],
+        transforms: Sequence[Transform],
+    ) -> None:
         self._optimizer = model.optimizer
         self._variables = list(variables)
         self._replicas = replicas
