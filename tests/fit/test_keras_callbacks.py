@@ -69,6 +69,20 @@ def test_loss_and_accuracy_are_over_all_replicas(tf, strategies, replicas):
     assert logs["loss"][0] == pytest.approx(loss, rel=1e-5) and logs["accuracy"][0] == pytest.approx(accuracy)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_validation_with_several_steps_per_execution(tf, strategies, replicas):
+    """5 elements, 3 to a call: Keras 3's own loop fails on replicas."""
+    data = cases.arrays(20)
+    losses = []
+    for kwargs in ({}, {"steps_per_execution": 3}):
+        with strategies(replicas).scope():
+            model = cases.compiled(tf.keras, CASES["sequential"], tf.keras.optimizers.SGD(0.1), **kwargs)
+        adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
+        logs = cases.fit(model, data, batch_size=4, epochs=2, validation_data=data, callbacks=[adaptive]).history
+        losses.append(logs["val_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
 def test_early_stopping_restores_and_checkpoints_hold_flushed_weights(tf, strategies, tmp_path):
     data = cases.arrays(40)
     with strategies(2).scope():

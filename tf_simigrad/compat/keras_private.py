@@ -198,6 +198,32 @@ def _build_loss_and_metrics(model: Any, y: Any, y_pred: Any) -> None:
         model.compiled_metrics.build(y_pred, y)
 
 
+def repair_evaluation(model: Any, num_replicas: int) -> None:
+    """Lets ``evaluate`` work under Keras 3 with several replicas and ``steps_per_execution`` > 1, where its own loop fails.
+
+    ("You must feed a value for placeholder": the loop's body uses values of replicas that are not its own.) The elements of a
+    call are evaluated one by one instead. To be called before the evaluation's first batch; does nothing elsewhere.
+    """
+    steps = steps_per_execution(model)
+    if not KERAS_3 or num_replicas == 1 or steps == 1 or model.run_eagerly or hasattr(model.test_function, "one_by_one"):
+        return
+    one_element = model._make_function(model.test_step)
+
+    def test_function(iterator: Any) -> Any:
+        logs = None
+        for _ in range(steps):
+            element = iterator.get_next_as_optional()
+            if not element.has_value():
+                break
+            logs = one_element(iter([element.get_value()]))
+        if logs is None:
+            raise StopIteration
+        return logs
+
+    test_function.one_by_one = True  # type: ignore[attr-defined]
+    model.test_function = test_function
+
+
 def restore_train_function(model: Any) -> Any:
     """Makes Keras's own train function anew, stores it in the model and returns it."""
     model.train_function = None

@@ -201,6 +201,10 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
                 f"similarity {last.similarity}, effective learning rate {last.effective_learning_rate:.4g}"
             )
 
+    def on_test_begin(self, logs: dict | None = None) -> None:
+        """Repairs Keras 3's evaluation where it is broken. Called by Keras."""
+        keras_private.repair_evaluation(self.model, self.model.distribute_strategy.num_replicas_in_sync)
+
     def on_train_end(self, logs: dict | None = None) -> None:
         """Gives the model its own train function back. Called by Keras."""
         if self._function is not None:
