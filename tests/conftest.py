@@ -27,7 +27,11 @@ def strategies(tf):
         if replicas == 1:
             return tf.distribute.get_strategy()
         if replicas not in made:
-            made[replicas] = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+            # TensorFlow gives the collectives of every MirroredStrategy the same keys; strategies of several sizes in one
+            # process break each other's, unless their keys start apart.
+            keys = {"_collective_key_base": 1000 * replicas}
+            kind = type("MirroredStrategy", (tf.distribute.MirroredStrategy,), keys)
+            made[replicas] = kind([f"CPU:{i}" for i in range(replicas)])
         return made[replicas]
 
     return strategy

@@ -209,7 +209,7 @@ def test_every_layer_of_the_repository_is_known():
         ("core/trees.py", "import tf_simigrad", "core imports tf_simigrad"),
         ("core/trees.py", "import keras", "core imports keras"),
         ("distribute/replicas.py", "from tf_simigrad.train import update", "imports tf_simigrad.train.update"),
-        ("train/update.py", "from tf_simigrad.optimizers.transformsome import x", "imports tf_simigrad.optimizers.transformsome.x"),
+        ("train/update.py", "from tf_simigrad.optimizers.trans import x", "imports tf_simigrad.optimizers.trans.x"),
         ("train/update.py", "from tf_simigrad.control.plan import plan", "train imports tf_simigrad.control.plan.plan"),
         ("train/update.py", "from tf_simigrad.optimizers.lars import LARS", "train imports tf_simigrad.optimizers.lars.LARS"),
         ("train/update.py", "from tf_simigrad.fit import callback", "train imports tf_simigrad.fit.callback"),

@@ -218,7 +218,7 @@ def test_a_fixed_batch_takes_any_size_and_keeps_it():
         assert loop.plan == BatchPlan(steps, 64 * steps)
 
 
-@pytest.mark.parametrize("size", [1.5, True, None, "64"])
+@pytest.mark.parametrize("size", [1.5, True, None, "64", 0, -5])
 def test_a_fixed_batch_refuses_what_is_no_whole_number(size):
     with pytest.raises(ValueError, match="set_batch_size"):
         planned(sg.FixedBatch(128), unit=64).set_batch_size(size)

@@ -103,6 +103,24 @@ def test_data_that_ends_early(tf, strategies):
         assert adaptive.examples_seen + adaptive.discarded_examples == 20
 
 
+def test_epochs_of_unknown_and_unequal_size(tf, strategies):
+    """2 elements, then 4: what each Keras reads of the second epoch is flushed at its end, nothing is discarded."""
+    lengths = iter([2, 4])
+    x, y = cases.arrays(4)
+
+    def elements():
+        for _ in range(next(lengths)):
+            yield x, y
+
+    specs = (tf.TensorSpec(x.shape, tf.float32), tf.TensorSpec(y.shape, tf.int32))
+    model = model_on(tf, strategies)
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
+    data = tf.data.Dataset.from_generator(elements, output_signature=specs)
+    logs = model.fit(data, epochs=2, verbose=0, callbacks=[adaptive]).history
+    assert adaptive.discarded_examples == 0 and adaptive.examples_seen in (16, 20)
+    assert logs["examples_seen"][-1] >= 16
+
+
 def test_stopping_inside_an_accumulation_discards_and_says_so(tf, strategies, caplog):
     model = model_on(tf, strategies, 2)
 

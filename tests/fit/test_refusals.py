@@ -45,10 +45,13 @@ def test_jit_compile_with_replicas(tf, strategies):
         attempt(model)
 
 
-def test_summed_loss(tf):
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+def test_losses_that_are_no_mean_over_examples(tf, reduction):
+    if reduction == "mean_with_sample_weight" and not keras_3(tf):
+        pytest.skip("tf_keras has no such reduction")
     model = CASES["sequential"].build(tf.keras)
-    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"))
-    with pytest.raises(ValueError, match="reduction='sum'"):
+    model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction))
+    with pytest.raises(ValueError, match=f"reduction='{reduction}'"):
         attempt(model)
 
 

@@ -88,9 +88,16 @@ def count_train_steps(model: Any, steps: int) -> None:
         model._train_counter.assign_add(steps)
 
 
-def counts_the_first_epoch() -> bool:
-    """Whether a dataset of unknown size is read up to the count of its first epoch from then on, and not to its end."""
-    return not KERAS_3
+def steps_after_first_epoch(first: int, elements: int) -> int:
+    """Elements that an epoch is allowed from now on, where the dataset's size was unknown and has just been found.
+
+    Keras 3 counts the call that met the end of the data as well.
+
+    Args:
+        first: Index of the first element of the call that met the end.
+        elements: Elements that this call was to consume.
+    """
+    return first + elements if KERAS_3 else first
 
 
 def autograph_of_keras() -> AbstractContextManager:
@@ -99,7 +106,7 @@ def autograph_of_keras() -> AbstractContextManager:
 
 
 def empty_batches_are_safe() -> bool:
-    """Whether losses and BatchNormalization ignore a replica without examples: tf_keras's do, Keras 3's become NaN."""
+    """Whether BatchNormalization ignores a replica without examples: tf_keras's does, Keras 3's statistics become NaN."""
     return not KERAS_3
 
 

@@ -93,21 +93,22 @@ def check_bounds(policy: Policy) -> None:
     low: Any = getattr(policy, "min_batch_size", None)
     high: Any = getattr(policy, "max_batch_size", None)
     start: Any = getattr(policy, "initial_batch_size", None)
-    if not _is_count(high):
+    if not is_count(high):
         raise ValueError(
             f"{name} needs an upper bound: max_batch_size={high!r} is not a whole number of examples. Where the noise scale "
             "exceeds the number of training examples the similarity falls as the batch grows, and only a bound stops it. "
             "Pass the largest batch you would run, for example max_batch_size=32_768."
         )
-    if not _is_count(low):
+    if not is_count(low):
         raise ValueError(f"{name}: min_batch_size={low!r} must be a whole number of examples, 1 or more.")
     if low > high:
         raise ValueError(f"{name}: min_batch_size={low} is larger than max_batch_size={high}. Swap or widen the bounds.")
-    if start is not None and not (_is_count(start) and low <= start <= high):
+    if start is not None and not (is_count(start) and low <= start <= high):
         raise ValueError(f"{name}: initial_batch_size={start!r} must be a whole number within the bounds {low} to {high}.")
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """Whether the value is a whole number of examples, 1 or more; a bool is not."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
@@ -266,7 +267,7 @@ class FixedBatch(Policy):
     needs_similarity = False
 
     def __post_init__(self) -> None:
-        if not _is_count(self.batch_size):
+        if not is_count(self.batch_size):
             raise ValueError(f"FixedBatch: batch_size={self.batch_size!r} must be a whole number of examples, 1 or more.")
 
     @property

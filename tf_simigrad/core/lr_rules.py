@@ -1,6 +1,7 @@
 """Learning-rate rules: batch size -> multiplier of the base learning rate."""
 
 import math
+import numbers
 from collections.abc import Callable
 
 LearningRateRule = Callable[[int, int, float | None], float]
@@ -65,7 +66,7 @@ def multiplier(rule: LearningRateRule, batch_size: int, reference_batch_size: in
         ValueError: If the rule returns anything but a positive finite number.
     """
     value = rule(batch_size, reference_batch_size, noise_scale)
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or not math.isfinite(value) or value <= 0:
         raise ValueError(
             f"The learning-rate rule returned {value!r} for batch_size={batch_size}, "
             f"reference_batch_size={reference_batch_size}, noise_scale={noise_scale}. Expected a positive finite number."

@@ -87,7 +87,7 @@ class AllToAllReduction:
         group_b = [tf.reduce_sum(s[self._in_group_a :], axis=0) for s in shards]
         scalars = self._sum(self._scalars(similarity.group_products(group_a, group_b), counters[0]), next(instance_keys))
         whole = scalars[5:]
-        means: list[tf.Tensor | None] = [None] * len(gradients)
+        means = list(gradients)  # a variable without elements is in no bucket, and stays what it is
         for bucket, a, b in zip(buckets, group_a, group_b, strict=True):
             flat = self._gather((a + b) / whole[1], next(instance_keys))
             for i, mean in zip(bucket, _unpacked(flat, [gradients[i].shape for i in bucket]), strict=True):
@@ -117,7 +117,7 @@ class AllToAllReduction:
 
     def _exchange(self, packed: tf.Tensor, instance_key: int) -> tf.Tensor:
         """Row r of the result is this replica's shard of replica r's sum."""
-        return tf.raw_ops.CollectiveAllToAllV2(input=packed, **self._keys(instance_key))
+        return tf.ensure_shape(tf.raw_ops.CollectiveAllToAllV2(input=packed, **self._keys(instance_key)), packed.shape)
 
     def _sum(self, tensor: tf.Tensor, instance_key: int) -> tf.Tensor:
         return tf.raw_ops.CollectiveReduceV2(input=tensor, merge_op="Add", final_op="Id", **self._keys(instance_key))
@@ -147,10 +147,15 @@ def reduction_for(replicas: Replicas, needs_groups: bool) -> LocalReduction | Al
 
 
 def pack_order(sizes: Sequence[int], bucket_elements: int) -> list[list[int]]:
-    """Consecutive indices grouped into buckets that are closed once they hold at least ``bucket_elements`` elements."""
-    buckets: list[list[int]] = [[]]
-    filled = 0
+    """Consecutive indices grouped into buckets that are closed once they hold at least ``bucket_elements`` elements.
+
+    Indices of size 0 are left out: a collective on nothing crashes the process.
+    """
+    buckets: list[list[int]] = []
+    filled = bucket_elements
     for index, size in enumerate(sizes):
+        if size == 0:
+            continue
         if filled >= bucket_elements:
             buckets.append([])
             filled = 0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_simigrad.compat import keras_optimizer, keras_private
-from tf_simigrad.control.policy import Policy, check_bounds
+from tf_simigrad.control.policy import Policy, check_bounds, is_count
 from tf_simigrad.core import lr_rules
 from tf_simigrad.core.similarity import STATISTICS
 from tf_simigrad.distribute.replicas import Replicas
@@ -82,7 +82,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         check_bounds(policy)
         if statistic not in STATISTICS:
             raise ValueError(f"statistic={statistic!r} is not known. Pass one of {', '.join(map(repr, STATISTICS))}.")
-        if reference_batch_size is not None and (not isinstance(reference_batch_size, int) or reference_batch_size < 1):
+        if reference_batch_size is not None and (not is_count(reference_batch_size)):
             raise ValueError(f"reference_batch_size={reference_batch_size!r} must be a whole number of examples, or None.")
         if loss_fn is not None and not callable(loss_fn):
             raise ValueError(f"loss_fn={loss_fn!r} must be callable: loss_fn(model, data) -> mean loss of one micro-batch.")
@@ -98,7 +98,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         self._parts: TrainParts | None = None
         self._parts_key: tuple = ()
         self._owner: tuple[Any, Any] | None = None
-        self._restored: tuple[list, int] | None = None
+        self._restored: list | None = None
         self._installed: Callable | None = None
         self._previous: Any = None
         self._armed_step: int | None = None
@@ -230,8 +230,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
                     ends_training=self._epoch + 1 >= self.params["epochs"],
                 )
             except END_OF_DATA:
-                if keras_private.counts_the_first_epoch():
-                    self._steps_of_first_epoch = first
+                self._steps_of_first_epoch = keras_private.steps_after_first_epoch(first, elements)
                 raise
 
         train_function.adaptive_batch = self  # type: ignore[attr-defined]
@@ -265,26 +264,24 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         self._loop.start(min_micro_steps=2 if lone else 1)
         function = TrainFunction(self.model, self._parts, self._loop)
         if self._restored is not None:
-            function.restore_pending(*self._restored)
+            self._parts.accumulator.from_arrays(self._restored)
             self._restored = None
         return function
 
     def _new_loop(self) -> ControlLoop:
         return ControlLoop(self.policy, self._rule, self._reference_batch_size)
 
-    def state_to_save(self) -> tuple[LoopState, list, int]:
-        """What ``EpochCheckpoint`` saves: the loop's state, the accumulated sums as arrays, and the examples in them."""
-        if self._function is None or self._parts is None:
-            return self._loop.state, [], 0
-        return self._loop.state, self._parts.accumulator.to_arrays(), self._function.pending_examples()
+    def state_to_save(self) -> tuple[LoopState, list]:
+        """What ``EpochCheckpoint`` saves: the loop's state, and the accumulated sums as arrays."""
+        return self._loop.state, [] if self._parts is None else self._parts.accumulator.to_arrays()
 
-    def state_to_resume(self, model: Any, state: LoopState, arrays: list, pending_examples: int) -> None:
+    def state_to_resume(self, model: Any, state: LoopState, arrays: list) -> None:
         """Takes what ``state_to_save`` gave, for the next ``fit`` of that model."""
         self._function = None
         self._loop = self._new_loop()
         self._loop.state = state
         self._owner = (model, model.optimizer)
-        self._restored = (arrays, pending_examples) if arrays else None
+        self._restored = arrays or None
 
 
 def _as_list(transform: Transform | Sequence[Transform] | None) -> list[Transform]:

@@ -63,9 +63,9 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         self._objects(self.model).write(str(partial / _WEIGHTS))
-        state, arrays, pending_examples = self._adaptive.state_to_save()
+        state, arrays = self._adaptive.state_to_save()
         np.savez(partial / _PENDING, *arrays)
-        saved = {"epochs": epoch + 1, "pending_examples": pending_examples, "loop": state.to_json()}
+        saved = {"epochs": epoch + 1, "loop": state.to_json()}
         (partial / _STATE).write_text(json.dumps(saved))
         shutil.rmtree(target, ignore_errors=True)
         os.replace(partial, target)
@@ -98,7 +98,7 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         state = json.loads((saved[-1] / _STATE).read_text())
         with np.load(saved[-1] / _PENDING) as pending:
             arrays = [pending[name] for name in pending.files]
-        self._adaptive.state_to_resume(model, LoopState.from_json(state["loop"]), arrays, state["pending_examples"])
+        self._adaptive.state_to_resume(model, LoopState.from_json(state["loop"]), arrays)
         return state["epochs"]
 
     def _objects(self, model: Any) -> tf.train.Checkpoint:

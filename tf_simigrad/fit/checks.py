@@ -60,12 +60,13 @@ def _check_keras(model: Any) -> None:
 
 
 def _check_losses(model: Any) -> None:
-    summed = [loss for loss in tf.nest.flatten(model.loss) if getattr(loss, "reduction", None) == "sum"]
-    if summed:
-        raise ValueError(
-            f"The loss {summed[0].name!r} has reduction='sum', so that its gradient grows with the batch size on top of the "
-            "learning-rate rule. Use reduction='sum_over_batch_size', or pass a loss_fn that returns a mean."
-        )
+    for loss in tf.nest.flatten(model.loss):
+        reduction = getattr(loss, "reduction", None)
+        if reduction in ("sum", "mean_with_sample_weight"):
+            raise ValueError(
+                f"The loss {loss.name!r} has reduction={reduction!r}, which is no mean over examples: micro-batches of it do "
+                "not average to the large batch. Use reduction='sum_over_batch_size', or a loss_fn that returns (mean, weight)."
+            )
 
 
 def warn_of(model: Any, replicas: Replicas) -> None:

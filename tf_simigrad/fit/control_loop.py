@@ -1,13 +1,14 @@
 """The host's side of adaptive training: clock, plan, history. No TensorFlow."""
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tf_simigrad.control import noise_average
 from tf_simigrad.control.plan import feasible_plan
-from tf_simigrad.control.policy import Policy, PolicyState
+from tf_simigrad.control.policy import FixedBatch, Policy, PolicyState
 from tf_simigrad.core import lr_rules
 from tf_simigrad.records import BatchPlan, UpdateRecord, UpdateReport
 
@@ -71,6 +72,7 @@ class ControlLoop:
         self.policy = policy
         self._rule = rule
         self.state = LoopState(policy.initial_state(), reference_batch_size=reference_batch_size)
+        self._is_fixed = isinstance(policy, FixedBatch)
         self._unit_examples: int | None = None
         self._min_micro_steps = 1
         self._plan: BatchPlan | None = None
@@ -115,8 +117,8 @@ class ControlLoop:
 
     def set_batch_size(self, batch_size: int) -> None:
         """Takes a batch size from the user; see ``AdaptiveBatch.set_batch_size``."""
-        low, high = self.policy.min_batch_size, self.policy.max_batch_size
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or not (low <= batch_size <= high or low == high):
+        low, high = (1, sys.maxsize) if self._is_fixed else (self.policy.min_batch_size, self.policy.max_batch_size)
+        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or not low <= batch_size <= high:
             raise ValueError(
                 f"set_batch_size({batch_size!r}): expected a whole number of examples within {low} to {high}, the "
                 "bounds of the policy."
@@ -133,7 +135,7 @@ class ControlLoop:
             return
         low, high = self.policy.min_batch_size, self.policy.max_batch_size
         plan = feasible_plan(
-            self.state.policy.wanted_batch_size, self._unit_examples, low, high, self._min_micro_steps, fixed=low == high
+            self.state.policy.wanted_batch_size, self._unit_examples, low, high, self._min_micro_steps, fixed=self._is_fixed
         )
         if self._plan is not None and plan != self._plan:
             _LOG.debug(
@@ -169,7 +171,7 @@ class ControlLoop:
             One record per report, which the history has now too.
         """
         records = []
-        for report in reports:
+        for index, report in enumerate(reports):
             self.state.examples_seen += report.batch_size
             self.state.skipped_updates += report.skipped
             records.append(
@@ -188,7 +190,7 @@ class ControlLoop:
                 continue
             self.state.noise = noise_average.updated(self.state.noise, report)
             after = self.policy.next_state(self.state.policy, report)
-            if report is not reports[-1]:
+            if index < len(reports) - 1:
                 after = replace(after, wanted_batch_size=self.state.policy.wanted_batch_size)
             self.state.policy = after
         self.state.history += records

@@ -32,7 +32,6 @@ class TrainFunction:
         self._model = model
         self._parts = parts
         self._loop = loop
-        self._pending_examples: list[tf.Tensor] = []
         self._last: dict[str, float] = {}
         self._in_graph = False
 
@@ -63,14 +62,10 @@ class TrainFunction:
         keras_private.count_train_steps(self._model, elements)
         return {**metrics, **self._own_logs()}
 
-    def pending_examples(self) -> int:
-        """Examples accumulated since the last update."""
-        return int(sum(float(part) for part in self._pending_examples))
-
     def discard_pending(self) -> None:
         """Drops what is accumulated, counts it and says so."""
-        dropped = self.pending_examples()
         if self._loop.state.pending_steps:
+            dropped = self._parts.accumulator.examples()
             self._loop.state.discarded_examples += dropped
             _LOG.warning(
                 "Training stopped inside an accumulation: %d examples of %d micro-steps are discarded.",
@@ -78,12 +73,7 @@ class TrainFunction:
                 self._loop.state.pending_steps,
             )
         self._parts.accumulator.reset()
-        self._cleared()
-
-    def restore_pending(self, arrays: list[np.ndarray], examples: int) -> None:
-        """Takes back an accumulation that a checkpoint held; the loop's state has its micro-steps."""
-        self._parts.accumulator.from_arrays(arrays)
-        self._pending_examples = [tf.constant(float(examples))]
+        self._loop.state.pending_steps = 0
 
     def _plan_from_spec(self, iterator: Any) -> None:
         """Plans before anything is traced, where the dataset's shapes are static."""
@@ -108,24 +98,23 @@ class TrainFunction:
         return metrics
 
     def _micro_step(self, iterator: Any) -> dict[str, Any]:
-        metrics, examples = self._parts.step.micro_step(iterator, tf.constant(self._loop.state.pending_steps % 2))
-        self._accumulated(1, examples)
+        metrics = self._parts.step.micro_step(iterator, tf.constant(self._loop.state.pending_steps % 2))
+        self._accumulated(self._loop.state.pending_steps + 1)
         if self._loop.is_full:
             self._update(self._loop.plan.batch_size)
         return metrics
 
-    def _accumulated(self, steps: int, examples: tf.Tensor) -> None:
-        self._loop.state.pending_steps += steps
-        self._pending_examples.append(examples)
+    def _accumulated(self, pending_steps: int) -> None:
+        self._loop.state.pending_steps = pending_steps
         if not self._loop.is_planned:
-            self._loop.set_unit(int(examples))
+            self._loop.set_unit(self._parts.accumulator.examples() // pending_steps)
 
     def _update(self, batch_size: int) -> None:
         multiplier = self._loop.multiplier(batch_size)
         inputs = UpdateInputs(tf.constant(multiplier, tf.float32), tf.constant(self._loop.schedule_step, tf.int64))
         report = self._parts.step.update(inputs).numpy()
         self._observe([decoded(report, self._loop.state.pending_steps)], multiplier)
-        self._cleared()
+        self._loop.state.pending_steps = 0
 
     def _execute(self, iterator: Any, elements: int) -> dict[str, Any]:
         """Several elements in one graph call; the very first element alone where only it can tell the micro-batch size."""
@@ -152,13 +141,12 @@ class TrainFunction:
             reference_batch_size=tf.constant(state.reference_batch_size or 1, tf.int64),
             schedule_offset=tf.constant(state.schedule_offset, tf.int64),
         )
-        metrics, done, pending, examples, reports, steps = self._parts.step.execution(iterator, inputs)
+        metrics, done, pending, reports, steps = self._parts.step.execution(iterator, inputs)
         if int(done) == 0:
             raise StopIteration
         if len(steps):
             self._observe([decoded(r, int(k)) for r, k in zip(reports.numpy(), steps.numpy(), strict=True)], multiplier)
-            self._cleared()
-        self._accumulated(int(pending) - state.pending_steps, examples)
+        self._accumulated(int(pending))
         return metrics
 
     def _end_epoch(self, ends_training: bool) -> None:
@@ -166,7 +154,7 @@ class TrainFunction:
         if self._loop.state.pending_steps == 0:
             return
         if ends_training:
-            self._update(self.pending_examples())
+            self._update(self._parts.accumulator.examples())
         else:
             self._parts.step.average_statistics()
 
@@ -178,10 +166,6 @@ class TrainFunction:
                 self._loop.state.examples_seen,
             )
         self._last = _logs_of(records[-1], multiplier)
-
-    def _cleared(self) -> None:
-        self._loop.state.pending_steps = 0
-        self._pending_examples = []
 
     def _own_logs(self) -> dict[str, float]:
         if not self._last:

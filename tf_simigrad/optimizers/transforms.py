@@ -52,7 +52,8 @@ class L2(Transform):
 
     Args:
         weight: Factor of the weights, 0 or more; the penalty is ``weight / 2 * |w|^2``.
-        exclude: Regular expressions; a variable whose path (``"dense/kernel"``) one of them is found in, is left out.
+        exclude: Regular expressions; a variable is left out if one of them is found anywhere in its path. A path ends in
+            ``"dense/kernel"``; Keras 3 puts the names of the enclosing models before it, so do not anchor patterns with ``^``.
 
     Raises:
         ValueError: If the weight is negative or not finite, or ``exclude`` is not a sequence of valid patterns.
@@ -69,7 +70,7 @@ class L2(Transform):
     """
 
     def __init__(self, weight: float, exclude: Sequence[str] = ()) -> None:
-        if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:
+        if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not math.isfinite(weight) or weight < 0:
             raise ValueError(f"L2: weight={weight!r} must be a finite number, 0 or more, such as 5e-4.")
         if isinstance(exclude, str) or not all(isinstance(pattern, str) for pattern in exclude):
             raise ValueError(f"L2: exclude={exclude!r} must be a list of patterns, such as ['bias'].")

@@ -69,6 +69,10 @@ class Accumulator:
             for part in self._replicas.local(variable):
                 part.assign(tf.zeros(part.shape))
 
+    def examples(self) -> int:
+        """Examples in the sums, over all replicas. On the host."""
+        return int(sum(float(tf.reduce_sum(part[:, 0])) for part in self._replicas.local(self._counters)))
+
     def to_arrays(self) -> list[np.ndarray]:
         """Every variable's values, stacked over the local replicas. Outside of any trace."""
         return [np.stack([part.numpy() for part in self._replicas.local(v)]) for v in self._all()]

@@ -68,7 +68,7 @@ class TrainStep:
         self.execution: Callable = tf.function(self._run_execution)
 
     @tf.autograph.experimental.do_not_convert
-    def _next_micro_step(self, iterator: Any, slot: tf.Tensor) -> tuple[dict, tf.Tensor]:
+    def _next_micro_step(self, iterator: Any, slot: tf.Tensor) -> dict:
         """Consumes one dataset element. Cross-replica context.
 
         Args:
@@ -76,32 +76,31 @@ class TrainStep:
             slot: Int32 scalar: the group of this micro-step where one replica forms both.
 
         Returns:
-            The metrics so far, and the examples consumed over all replicas (float32).
+            The metrics so far.
         """
-        return self._run_micro_step(next(iterator), slot)
+        self._run_micro_step(next(iterator), slot)
+        return self._metrics()
 
-    @tf.autograph.experimental.do_not_convert
-    def _run_micro_step(self, data: Any, slot: tf.Tensor) -> tuple[dict, tf.Tensor]:
+    def _run_micro_step(self, data: Any, slot: tf.Tensor) -> None:
         self.traces["micro_step"] += 1
         data = tf.nest.map_structure(_none_if_optional, data)
-        examples = self._replicas.run(self._accumulate, (data, slot))
-        return self._metrics(), self._replicas.total(examples)
+        self._replicas.run(self._accumulate, (data, slot))
 
     def _metrics(self) -> dict:
         """Results of all metrics, each over all replicas. Cross-replica context."""
         return {**self._forward.own_metrics(), **self._model.get_metrics_result()}
 
-    def _accumulate_one(self, data: Any, slot: tf.Tensor) -> tf.Tensor:
-        """Forward, backward, add. Replica context. Returns this replica's examples, float32."""
+    def _accumulate_one(self, data: Any, slot: tf.Tensor) -> None:
+        """Forward, backward, add. Replica context."""
         tensors = [t for t in tf.nest.flatten(data, expand_composites=True) if t is not None]
         # Counts of static shapes are constants to the graph: without this they would be added even where the data has ended.
         with tf.control_dependencies(tensors):
             if self._replicas.count == 1 or keras_private.empty_batches_are_safe() or tensors[0].shape[0] is not None:
-                return self._add(self._forward(data), slot)
-            empty = tf.equal(tf.shape(tensors[0])[0], 0)
-            return tf.cond(empty, lambda: tf.constant(0.0), lambda: self._add(self._forward(data), slot))
+                self._add(self._forward(data), slot)
+            else:
+                tf.cond(tf.shape(tensors[0])[0] > 0, lambda: self._add(self._forward(data), slot), lambda: None)
 
-    def _add(self, micro: MicroGradient, slot: tf.Tensor) -> tf.Tensor:
+    def _add(self, micro: MicroGradient, slot: tf.Tensor) -> None:
         for index, gradient in enumerate(micro.weighted):
             self._update.has_gradient[index] = gradient is not None
         norms = tf.constant(0.0)
@@ -110,7 +109,6 @@ class TrainStep:
             norms = tf.math.divide_no_nan(squares, micro.weight)
         present = tf.cast(micro.weight > 0, tf.float32)
         self._accumulator.add(micro.weighted, tf.stack([micro.examples, micro.weight, norms, present]), slot)
-        return micro.examples
 
     @tf.autograph.experimental.do_not_convert
     def _run_update(self, inputs: UpdateInputs) -> tf.Tensor:
@@ -130,20 +128,19 @@ class TrainStep:
             inputs: The plan, which holds for the whole call.
 
         Returns:
-            The metrics; the elements consumed (fewer than asked for at the end of the data); the micro-steps pending, and the
-            examples of those among them that this call consumed; per update its report [updates, 7] and micro-steps [updates].
+            The metrics; the elements consumed (fewer than asked for at the end of the data); the micro-steps pending; per
+            update its report [updates, 7] and its micro-steps [updates].
         """
         reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[len(REPORT)])
         steps = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[])
 
-        def body(i: Any, pending: Any, seen: Any, examples: Any, more: Any, reports: Any, steps: Any) -> tuple:
+        def body(i: Any, pending: Any, seen: Any, more: Any, reports: Any, steps: Any) -> tuple:
             element = iterator.get_next_as_optional()
             more = element.has_value()
-            count = tf.cond(more, lambda: self._run_micro_step(element.get_value(), pending % 2)[1], lambda: 0.0)
+            tf.cond(more, lambda: self._run_micro_step(element.get_value(), pending % 2), lambda: None)
             pending += tf.cast(more, tf.int32)
             full = tf.logical_and(more, pending >= inputs.micro_steps)
 
-            examples += count
 
             def update() -> tuple:
                 step = inputs.schedule_offset + seen // inputs.reference_batch_size
@@ -151,21 +148,20 @@ class TrainStep:
                 return (
                     tf.constant(0),
                     seen + tf.cast(report[0], tf.int64),
-                    tf.constant(0.0),
                     reports.write(reports.size(), report),
                     steps.write(steps.size(), pending),
                 )
 
-            left, seen, examples, reports, steps = tf.cond(full, update, lambda: (pending, seen, examples, reports, steps))
-            return i + tf.cast(more, tf.int32), left, seen, examples, more, reports, steps
+            left, seen, reports, steps = tf.cond(full, update, lambda: (pending, seen, reports, steps))
+            return i + tf.cast(more, tf.int32), left, seen, more, reports, steps
 
-        done, pending, _, examples, _, reports, steps = tf.while_loop(
-            lambda i, pending, seen, examples, more, reports, steps: tf.logical_and(i < inputs.elements, more),
+        done, pending, _, _, reports, steps = tf.while_loop(
+            lambda i, pending, seen, more, reports, steps: tf.logical_and(i < inputs.elements, more),
             body,
-            (tf.constant(0), inputs.pending, inputs.examples_seen, 0.0, tf.constant(True), reports, steps),
+            (tf.constant(0), inputs.pending, inputs.examples_seen, tf.constant(True), reports, steps),
             parallel_iterations=1,
         )
-        return self._metrics(), done, pending, examples, reports.stack(), steps.stack()
+        return self._metrics(), done, pending, reports.stack(), steps.stack()
 
 
 def _none_if_optional(value: Any) -> Any:

@@ -1,0 +1,641 @@
+"""Every private name that the package relies on exists in the Keras of this process, and does what is assumed of it."""
+
+import math
+import os
+import warnings
+
+import numpy as np
+import pytest
+
+from tf_simigrad.compat import keras_optimizer, keras_private, tf_private
+
+pytestmark = pytest.mark.usefixtures("tf")
+
+only_keras_3 = pytest.mark.skipif(not keras_private.KERAS_3, reason="a name of Keras 3")
+only_tf_keras = pytest.mark.skipif(keras_private.KERAS_3, reason="a name of tf_keras")
+
+
+@pytest.fixture
+def k(tf):
+    return tf.keras
+
+
+@pytest.fixture
+def pair(tf):
+    """Two replicas whose collectives have keys of their own: TensorFlow's count from 1 in every strategy."""
+    keyed = type("Keyed", (tf.distribute.MirroredStrategy,), {"_collective_key_base": 70_000})
+    return keyed(["CPU:0", "CPU:1"])
+
+
+def small_model(k, **compile_arguments):
+    model = k.Sequential([k.Input((3,)), k.layers.Dense(4, name="hidden"), k.layers.BatchNormalization(name="norm"),
+                          k.layers.Dense(1, name="out")])  # fmt: skip
+    model.compile(**{"optimizer": k.optimizers.SGD(0.1), "loss": "mse", **compile_arguments})
+    return model
+
+
+def variable_at_1(tf, dtype="float32"):
+    """A trainable Keras variable of value 1, the only one of its layer."""
+    layer = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", dtype=dtype)
+    layer.build((None, 1))
+    return layer.trainable_variables[0]
+
+
+def value_of(variable):
+    return float(np.array(variable).ravel()[0])
+
+
+# ---- which Keras it is
+
+
+def test_the_module_of_the_model_tells_keras_3(k):
+    legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")  # TensorFlow's own switch
+    assert keras_private.name_of_keras() == ("tf_keras" if legacy else "Keras 3")
+    assert legacy is not keras_private.KERAS_3
+    assert keras_private.backend() == "tensorflow"
+
+
+def test_no_keras_distribution_is_set(k):
+    """``keras.distribution.distribution()`` is None until ``set_distribution``; tf_keras has none."""
+    assert keras_private.keras_distribution() is None
+
+
+@only_keras_3
+def test_a_keras_distribution_is_seen(k):
+    distribution = k.distribution.DataParallel(devices=["cpu:0"])
+    try:
+        k.distribution.set_distribution(distribution)
+        assert keras_private.keras_distribution() is distribution
+    finally:
+        k.distribution.set_distribution(None)
+
+
+# ---- the optimizer: rates
+
+
+def schedule(k):
+    return k.optimizers.schedules.PiecewiseConstantDecay([2, 5], [0.5, 0.25, 0.125])
+
+
+@pytest.mark.parametrize("step", [0, 3, 100])
+def test_learning_rate_attribute_holds_a_rate_or_a_schedule(tf, k, step):
+    """``_learning_rate``."""
+    constant, scheduled = k.optimizers.SGD(0.1), k.optimizers.SGD(schedule(k))
+    number = tf.constant(step, tf.int64)
+    assert not keras_optimizer.is_schedule(constant)
+    assert keras_optimizer.is_schedule(scheduled)
+    assert float(keras_optimizer.base_learning_rate(constant, number)) == pytest.approx(0.1)
+    assert float(keras_optimizer.base_learning_rate(scheduled, number)) == {0: 0.5, 3: 0.25, 100: 0.125}[step]
+    constant.learning_rate = 0.2
+    assert float(keras_optimizer.base_learning_rate(constant, number)) == pytest.approx(0.2)
+
+
+@only_keras_3
+def test_learning_rate_attribute_holds_a_callable(tf, k):
+    optimizer = k.optimizers.SGD(lambda: 0.3)
+    assert float(keras_optimizer.base_learning_rate(optimizer, tf.constant(0, tf.int64))) == pytest.approx(0.3)
+
+
+RATES = {"SGD": (lambda k, rate: k.optimizers.SGD(rate), lambda rate: 1 - rate),
+         # a first step of Adam is the rate in the direction of the gradient; decoupled decay takes rate * decay of the weight
+         "AdamW": (lambda k, rate: k.optimizers.AdamW(rate, weight_decay=0.5), lambda rate: 1 - 0.5 * rate - rate),
+         "SGD_decayed": (lambda k, rate: k.optimizers.SGD(rate, weight_decay=0.5), lambda rate: 1 - 0.5 * rate - rate),
+         }  # fmt: skip
+
+
+@pytest.mark.parametrize("held", ["constant", "schedule"])
+@pytest.mark.parametrize("name", RATES)
+def test_a_replaced_rate_is_what_apply_takes(tf, k, name, held):
+    """``_get_current_learning_rate`` (Keras 3) and ``_learning_rate`` (tf_keras) set on the instance, weight decay included."""
+    make, expected = RATES[name]
+    optimizer, variable = make(k, 0.7 if held == "constant" else schedule(k)), variable_at_1(tf)
+    keras_optimizer.build(optimizer, [variable])
+
+    @tf.function
+    def step(rate):
+        with keras_optimizer.reduced_gradients(optimizer), keras_optimizer.learning_rate(optimizer, rate):
+            keras_optimizer.apply(optimizer, [tf.constant([[1.0]])], [variable])
+
+    before = float(np.array(optimizer.learning_rate))
+    step(tf.constant(0.01))
+    assert value_of(variable) == pytest.approx(expected(0.01), abs=1e-5)
+    assert float(np.array(optimizer.learning_rate)) == before
+    assert keras_optimizer.iterations(optimizer) == 1
+
+
+def test_the_rate_is_put_back_after_an_error(tf, k):
+    optimizer = k.optimizers.SGD(0.7)
+    names = set(vars(optimizer))
+    held = vars(optimizer).get("_learning_rate")
+    rate = keras_optimizer.learning_rate(optimizer, tf.constant(0.01))
+    with pytest.raises(KeyError), keras_optimizer.reduced_gradients(optimizer), rate:
+        raise KeyError
+    assert set(vars(optimizer)) == names
+    assert vars(optimizer).get("_learning_rate") is held
+    assert float(np.array(optimizer.learning_rate)) == pytest.approx(0.7)
+    optimizer.learning_rate = 0.3
+    assert float(np.array(optimizer.learning_rate)) == pytest.approx(0.3)
+
+
+# ---- the optimizer: gradients that are reduced already
+
+
+def applied_by_two_replicas(tf, pair, make, apply):
+    """An optimizer, a weight of 1, and a step on gradients of 1 on each of two replicas."""
+    with pair.scope():
+        optimizer, variable = make(tf.keras), variable_at_1(tf)
+        keras_optimizer.build(optimizer, [variable])
+    run = tf.function(lambda: pair.run(lambda: apply(optimizer, [tf.constant([[1.0]])], [variable])))
+    return optimizer, variable, run
+
+
+def test_reduced_gradients_are_not_added_up_again(tf, pair):
+    """``_all_reduce_sum_gradients`` set on the instance (Keras 3), ``experimental_aggregate_gradients`` (tf_keras)."""
+    def make(k):
+        return k.optimizers.SGD(0.1)
+
+    def plainly(optimizer, gradients, variables):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    optimizer, variable, run = applied_by_two_replicas(tf, pair, make, keras_optimizer.apply)
+    with keras_optimizer.reduced_gradients(optimizer):
+        run()
+    assert value_of(keras_private.tf_variable(variable)) == pytest.approx(0.9)
+
+    _, variable, run = applied_by_two_replicas(tf, pair, make, plainly)
+    run()
+    assert value_of(keras_private.tf_variable(variable)) == pytest.approx(0.8)
+
+
+@only_keras_3
+def test_a_loss_scale_factor_is_not_divided_out_of_unscaled_gradients(tf, k):
+    """``loss_scale_factor`` None on the instance."""
+    optimizer, variable = k.optimizers.SGD(0.1, loss_scale_factor=64.0), variable_at_1(tf)
+    assert float(keras_optimizer.loss_scale(optimizer)) == 64.0
+    with keras_optimizer.reduced_gradients(optimizer):
+        keras_optimizer.apply(optimizer, [tf.constant([[1.0]])], [variable])
+    assert value_of(variable) == pytest.approx(0.9)
+    assert optimizer.loss_scale_factor == 64.0
+    optimizer.apply([tf.constant([[1.0]])], [variable])
+    assert value_of(variable) == pytest.approx(0.9 - 0.1 / 64)
+
+
+@only_keras_3
+def test_accumulation_by_the_optimizer_is_seen(k):
+    assert keras_optimizer.accumulation_steps(k.optimizers.SGD(0.1)) is None
+    assert keras_optimizer.accumulation_steps(k.optimizers.SGD(0.1, gradient_accumulation_steps=4)) == 4
+    scaled = k.mixed_precision.LossScaleOptimizer(k.optimizers.SGD(0.1, gradient_accumulation_steps=4))
+    assert keras_optimizer.accumulation_steps(scaled) == 4
+
+
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=only_tf_keras)], ids=["optimizer", "legacy"])
+def test_build_creates_the_variables_once(tf, k, legacy):
+    """``built`` (Keras 3), ``_create_all_weights`` (legacy)."""
+    optimizer = (k.optimizers.legacy if legacy else k.optimizers).SGD(0.1, momentum=0.9)
+    variable = variable_at_1(tf)
+    keras_optimizer.build(optimizer, [variable])
+    variables = optimizer.variables() if legacy else optimizer.variables
+    shapes = [tuple(v.shape) for v in variables]
+    assert shapes.count((1, 1)) == 1
+    keras_optimizer.build(optimizer, [variable])
+    assert [tuple(v.shape) for v in (optimizer.variables() if legacy else optimizer.variables)] == shapes
+
+
+# ---- the first generation of optimizers
+
+
+@only_tf_keras
+@pytest.mark.parametrize("step", [0, 4])
+def test_legacy_rates(tf, k, step):
+    """``_get_hyper``, ``_initial_decay``."""
+    number = tf.constant(step, tf.int64)
+    assert keras_optimizer.is_legacy(k.optimizers.legacy.SGD(0.1))
+    assert not keras_optimizer.is_legacy(k.optimizers.SGD(0.1))
+    decayed = k.optimizers.legacy.SGD(0.1, decay=0.5)
+    assert float(keras_optimizer.base_learning_rate(decayed, number)) == pytest.approx(0.1 / (1 + 0.5 * step))
+    scheduled = k.optimizers.legacy.SGD(schedule(k))
+    assert keras_optimizer.is_schedule(scheduled)
+    assert float(keras_optimizer.base_learning_rate(scheduled, number)) == {0: 0.5, 4: 0.25}[step]
+
+
+@only_tf_keras
+def test_a_replaced_legacy_rate_is_what_apply_takes(tf, k, pair):
+    """``_decayed_lr`` set on the instance."""
+    optimizer, variable, _ = applied_by_two_replicas(tf, pair, lambda k: k.optimizers.legacy.SGD(0.7, decay=0.5), None)
+
+    @tf.function
+    def step(rate):
+        with keras_optimizer.reduced_gradients(optimizer), keras_optimizer.learning_rate(optimizer, rate):
+            pair.run(lambda: keras_optimizer.apply(optimizer, [tf.constant([[1.0]])], [variable]))
+
+    for _ in range(2):
+        step(tf.constant(0.01))
+    assert value_of(variable) == pytest.approx(0.98)
+    assert "_decayed_lr" not in vars(optimizer)
+    assert value_of(optimizer.learning_rate) == pytest.approx(0.7)
+
+
+# ---- loss scaling
+
+GROWTH_STEPS = 3
+FINITE = [True, True, True, True, False, True, True, True, False, False]
+# doubles after three finite steps in a row, halves after one that is not, and counts anew after either
+SCALES = [8, 8, 16, 16, 8, 8, 8, 16, 8, 4]
+
+
+def scaled(k, inner=None):
+    return k.mixed_precision.LossScaleOptimizer(inner or k.optimizers.SGD(0.1), initial_scale=8.0,
+                                                dynamic_growth_steps=GROWTH_STEPS)  # fmt: skip
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=only_tf_keras)], ids=["optimizer", "legacy"])
+def test_a_dynamic_loss_scale_follows_the_updates(tf, k, pair, replicas, legacy):
+    """``step_counter``, ``dynamic_scale``, ``_stateful_handle_non_finite_grads``; ``_loss_scale.update`` (tf_keras)."""
+    strategy = pair if replicas == 2 else tf.distribute.get_strategy()
+    with strategy.scope():
+        optimizer, variable = scaled(k, k.optimizers.legacy.SGD(0.1) if legacy else None), variable_at_1(tf)
+        keras_optimizer.build(optimizer, [variable])
+        step = tf.function(lambda finite: keras_optimizer.update_loss_scale(optimizer, finite))
+        scales = []
+        for finite in FINITE:
+            step(tf.constant(finite))
+            scales.append(float(keras_optimizer.loss_scale(optimizer)))
+    assert scales == SCALES
+    assert value_of(keras_private.tf_variable(variable)) == 1.0
+    assert keras_optimizer.has_loss_scale(optimizer)
+    assert not keras_optimizer.has_loss_scale(keras_optimizer.inner(optimizer))
+
+
+def test_the_loss_scale_optimizer_itself_does_the_same(tf, k):
+    optimizer, variable = scaled(k), variable_at_1(tf)
+    scales = []
+    for finite in FINITE:
+        optimizer.apply_gradients([(tf.constant([[1.0 if finite else float("inf")]]), variable)])
+        scales.append(float(keras_optimizer.loss_scale(optimizer)))
+    assert scales == SCALES
+
+
+def test_a_loss_scale_optimizer_gives_the_inner_one_unscaled_gradients(tf, k):
+    optimizer, variable = scaled(k), variable_at_1(tf)
+    keras_optimizer.build(optimizer, [variable])
+    with keras_optimizer.reduced_gradients(optimizer), keras_optimizer.learning_rate(optimizer, tf.constant(0.5)):
+        keras_optimizer.apply(optimizer, [tf.constant([[1.0]])], [variable])
+    assert value_of(variable) == 0.5
+    assert keras_optimizer.iterations(optimizer) == 1
+    assert float(keras_optimizer.base_learning_rate(optimizer, tf.constant(0, tf.int64))) == pytest.approx(0.1)
+
+
+@only_tf_keras
+def test_a_fixed_loss_scale_stays(tf, k):
+    """``dynamic``."""
+    optimizer = k.mixed_precision.LossScaleOptimizer(k.optimizers.SGD(0.1), dynamic=False, initial_scale=8.0)
+    keras_optimizer.build(optimizer, [variable_at_1(tf)])
+    keras_optimizer.update_loss_scale(optimizer, tf.constant(False))
+    assert float(keras_optimizer.loss_scale(optimizer)) == 8.0
+
+
+def test_an_optimizer_without_loss_scale(tf, k):
+    optimizer = k.optimizers.SGD(0.1)
+    assert keras_optimizer.loss_scale(optimizer) is None
+    assert keras_optimizer.inner(optimizer) is optimizer
+    keras_optimizer.update_loss_scale(optimizer, tf.constant(False))
+
+
+# ---- the model
+
+
+@pytest.mark.parametrize(("argument", "steps"), [({}, 1), ({"steps_per_execution": 3}, 3)], ids=["default", "three"])
+def test_steps_per_execution(k, argument, steps):
+    """``_steps_per_execution`` (tf_keras)."""
+    assert keras_private.steps_per_execution(small_model(k, **argument)) == steps
+
+
+def test_compiled_identity_changes_with_compile(k):
+    """``_compile_loss`` (Keras 3), ``compiled_loss`` (tf_keras): made anew by each ``compile``, whatever the optimizer."""
+    model = small_model(k)
+    first = keras_private.compiled_identity(model)
+    kept = model._compile_loss if keras_private.KERAS_3 else model.compiled_loss  # or its id might come back
+    assert keras_private.compiled_identity(model) == first
+    model.compile(optimizer=model.optimizer, loss="mse")
+    assert keras_private.compiled_identity(model) != first
+    assert kept is not None
+
+
+def test_training_is_passed_where_the_model_takes_it(tf, k):
+    """``_call_has_training_arg`` (Keras 3)."""
+    seen = []
+
+    class Taking(k.Model):
+        def call(self, x, training=False):
+            seen.append(training)
+            return x
+
+    class Plain(k.Model):
+        def call(self, x):
+            seen.append("none")
+            return x
+
+    models = [Taking(), Plain()]
+    for model in models:
+        keras_private.call_in_training(model, tf.ones((2, 1)))
+    assert seen == [True, "none"]
+    if keras_private.KERAS_3:
+        assert [model._call_has_training_arg for model in models] == [True, False]
+
+
+def test_overrides_are_seen(k):
+    class Own(k.Model):
+        def train_step(self, data):
+            return {}
+
+        def compute_metrics(self, *args, **kwargs):
+            return {}
+
+    plain, own = small_model(k), Own()
+    assert (keras_private.overrides_train_step(plain), keras_private.overrides_train_step(own)) == (False, True)
+    assert (keras_private.overrides_compute_metrics(plain), keras_private.overrides_compute_metrics(own)) == (False, True)
+    plain.train_step = lambda data: {}
+    assert keras_private.overrides_train_step(plain)
+
+
+X, Y = np.arange(12, dtype="float32").reshape(4, 3), np.arange(4, dtype="float32")[:, None]
+SAMPLE_WEIGHT = np.array([1.0, 0.0, 2.0, 1.0], "float32")
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_compiled_loss_is_a_replicas_mean_over_the_replicas(tf, k, pair, replicas, weighted):
+    """``_compute_loss`` (Keras 3), ``compute_loss`` and ``_validate_target_and_loss`` (tf_keras), with penalties."""
+    strategy = pair if replicas == 2 else tf.distribute.get_strategy()
+    with strategy.scope():
+        layer = k.layers.Dense(1, kernel_initializer="ones", kernel_regularizer=k.regularizers.L2(0.1))
+        model = k.Sequential([k.Input((3,)), layer])
+        model.compile(loss="mse")
+    weight = SAMPLE_WEIGHT if weighted else np.ones(4, "float32")
+
+    @tf.function
+    def losses():
+        def one():
+            y_pred = keras_private.call_in_training(model, tf.constant(X))
+            given = tf.constant(weight) if weighted else None
+            return keras_private.compiled_loss(model, tf.constant(X), tf.constant(Y), y_pred, given)
+
+        return strategy.experimental_local_results(strategy.run(one))
+
+    error = (X.sum(axis=1, keepdims=True) - Y)[:, 0]
+    expected = (np.mean(weight * error**2) + 0.1 * 3) / replicas
+    assert [float(loss) for loss in losses()] == pytest.approx([expected] * replicas, rel=1e-6)
+
+
+def test_the_log_of_the_loss_is_what_was_tracked(tf, k):
+    """``_loss_tracker`` (Keras 3); tf_keras tracks inside ``compute_loss``, and a ``loss_fn`` by a metric of our own."""
+    model = small_model(k)
+    own = keras_private.own_loss_metric()
+    for mean, weight in ((2.0, 1.0), (5.0, 3.0)):
+        keras_private.track_loss(model, tf.constant(mean), tf.constant(weight))
+        if own is not None:
+            own.update_state(mean, sample_weight=weight)
+    loss = model.get_metrics_result()["loss"] if own is None else own.result()
+    assert float(loss) == pytest.approx((2.0 + 5.0 * 3) / 4)
+
+
+@only_tf_keras
+def test_compute_loss_tracks_the_loss(tf, k):
+    model = k.Sequential([k.Input((3,)), k.layers.Dense(1, kernel_initializer="ones")])
+    model.compile(loss="mse")
+    y_pred = keras_private.call_in_training(model, tf.constant(X))
+    loss = keras_private.compiled_loss(model, tf.constant(X), tf.constant(Y), y_pred, None)
+    assert float(model.get_metrics_result()["loss"]) == pytest.approx(float(loss))
+    with pytest.raises(ValueError, match="Target data is missing"):
+        keras_private.compiled_loss(model, tf.constant(X), None, y_pred, None)
+
+
+def test_the_train_counter_advances(k):
+    """``_train_counter`` (tf_keras); Keras 3 has none to advance."""
+    model = small_model(k)
+    for steps in (1, 4):
+        keras_private.count_train_steps(model, steps)
+    if not keras_private.KERAS_3:
+        assert int(model._train_counter.numpy()) == 5
+
+
+def test_all_layers_are_found(k):
+    """``_flatten_layers``, through a model inside a model."""
+    inner = k.Sequential([k.Input((3,)), k.layers.Dense(2, kernel_regularizer="l2", name="penalised"),
+                          k.layers.BatchNormalization(name="inner_norm")], name="inner")  # fmt: skip
+    model = k.Sequential([k.Input((3,)), inner, k.layers.BatchNormalization(name="outer_norm"),
+                          k.layers.Dense(1, bias_regularizer="l1", name="out")])  # fmt: skip
+    assert keras_private.batch_dependent_layers(model) == ["inner_norm", "outer_norm"]
+    assert keras_private.regularised_layers(model) == ["penalised", "out"]
+
+
+def test_statistics_that_replicas_keep_apart(k):
+    model = small_model(k)
+    norm = model.get_layer("norm")
+    statistics = keras_private.unsynchronised_statistics(model, 2)
+    assert [id(v) for v in statistics] == [id(norm.moving_mean), id(norm.moving_variance)]
+    assert keras_private.unsynchronised_statistics(model, 1) == []
+    norm.trainable = False
+    assert keras_private.unsynchronised_statistics(model, 2) == []
+
+
+def test_how_statistics_are_kept_on_two_replicas(tf, k, pair):
+    """Both Kerases update them apart; a read gives the first replica's under Keras 3, the mean under tf_keras."""
+    with pair.scope():
+        norm = k.layers.BatchNormalization(momentum=0.0)
+        norm.build((None, 1))
+    mean = keras_private.tf_variable(norm.moving_mean)
+
+    @tf.function
+    def step():
+        def one():
+            rank = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+            norm(tf.fill([4, 1], 10.0 * rank), training=True)
+
+        pair.run(one)
+
+    step()
+    assert [float(part.numpy()[0]) for part in pair.experimental_local_results(mean)] == [0.0, 10.0]
+    read = float(tf.convert_to_tensor(mean)[0])
+    assert read == (0.0 if keras_private.KERAS_3 else 5.0)
+
+
+# ---- building before the first batch
+
+
+def deferred(k, metrics=("mae",)):
+    """A compiled model whose variables wait for the first batch."""
+
+    class Model(k.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = k.layers.Dense(1)
+
+        def call(self, x, training=False):
+            return self.dense(x)
+
+    model = Model()
+    model.compile(optimizer=k.optimizers.SGD(0.1), loss="mse", metrics=list(metrics))
+    return model
+
+
+def loss_of_own(model, data):
+    x, y = data
+    return (model(x, training=True) - y) ** 2
+
+
+@pytest.mark.parametrize("own_loss", [False, True], ids=["compiled_loss", "loss_fn"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_deferred_model_is_built_from_the_spec(tf, k, pair, replicas, own_loss):
+    """``_compile_loss``, ``_compile_metrics`` (Keras 3), ``compiled_loss``, ``compiled_metrics``; ``built`` and ``build``."""
+    strategy = pair if replicas == 2 else tf.distribute.get_strategy()
+    with strategy.scope():
+        # Under a strategy Keras 3 makes the variables of metrics itself, before it asks for a train function.
+        model = deferred(k, metrics=() if keras_private.KERAS_3 and replicas == 2 else ("mae",))
+    assert not keras_private.is_built(model)
+    assert not keras_private.is_ready(model, with_loss=False)
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2 * replicas, drop_remainder=True)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset) if replicas == 2 else dataset)
+    keras_private.build_from(model, iterator, loss_of_own if own_loss else None)
+    assert keras_private.is_built(model)
+    assert keras_private.is_ready(model, with_loss=False)
+    assert keras_private.is_ready(model, with_loss=True) != own_loss  # a loss_fn leaves the compiled loss unbuilt
+    assert sorted(tuple(v.shape) for v in model.trainable_variables) == [(1,), (3, 1)]
+    assert len(list(iterator)) == 4 // (2 * replicas)  # nothing was consumed
+
+
+def test_the_first_epoch_of_unknown_size_counts(tf, k):
+    """The second epoch offers more than the first had: it ends where ``steps_after_first_epoch`` says."""
+    lengths = iter([2, 4])
+
+    def elements():
+        for _ in range(next(lengths)):
+            yield X, Y
+
+    specs = (tf.TensorSpec((4, 3), tf.float32), tf.TensorSpec((4, 1), tf.float32))
+    dataset, seen = tf.data.Dataset.from_generator(elements, output_signature=specs), []
+    counter = k.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
+    with warnings.catch_warnings():  # of data that ran out, as it is meant to
+        warnings.simplefilter("ignore", UserWarning)
+        small_model(k).fit(dataset, epochs=2, verbose=0, callbacks=[counter])
+    assert seen == [0, 1, *range(keras_private.steps_after_first_epoch(first=2, elements=1))]
+
+
+def test_a_replica_without_examples(tf, k, pair):
+    """``empty_batches_are_safe``: under Keras 3 the moving statistics of that replica become NaN."""
+    with pair.scope():
+        model = small_model(k)
+    dataset = tf.data.Dataset.from_tensor_slices((X[:1], Y[:1])).batch(2)  # one example for two replicas
+
+    sizes = []
+
+    @tf.function
+    def losses(iterator):
+        def one(data):
+            x, y = data
+            sizes.append(x.shape[0])
+            return keras_private.compiled_loss(model, x, y, keras_private.call_in_training(model, x), None)
+
+        return pair.experimental_local_results(pair.run(one, (next(iterator),)))
+
+    full, empty = losses(iter(pair.experimental_distribute_dataset(dataset)))
+    statistics = pair.experimental_local_results(keras_private.tf_variable(model.get_layer("norm").moving_mean))
+    safe = keras_private.empty_batches_are_safe()
+    assert sizes == [None, None]
+    assert math.isfinite(float(full))
+    assert math.isfinite(float(empty)) or not safe
+    assert [bool(np.isfinite(part).all()) for part in statistics] == [True, safe]
+
+
+def test_the_train_function_is_made_anew(k):
+    """``train_function``: ``make_train_function`` returns early where it is set, and ``fit`` calls what stands there."""
+    model = small_model(k)
+    model.train_function = mine = lambda iterator: {}
+    model.make_train_function()
+    assert model.train_function is mine
+    made = keras_private.restore_train_function(model)
+    assert model.train_function is made is not mine
+    model.fit(X, Y, verbose=0)
+
+
+# ---- variables
+
+
+def test_paths_of_variables(tf, k):
+    """``path`` (Keras 3), ``name`` (tf_keras)."""
+    paths = [keras_private.variable_path(v) for v in small_model(k).trainable_variables]
+    assert [path.split("/")[-2:] for path in paths] == [
+        ["hidden", "kernel"], ["hidden", "bias"], ["norm", "gamma"], ["norm", "beta"], ["out", "kernel"], ["out", "bias"],
+    ]  # fmt: skip
+    assert keras_private.variable_path(tf.Variable(1.0, name="plain")) == "plain"
+
+
+def test_the_variable_of_tensorflow(tf, pair):
+    plain = tf.Variable(1.0)
+    assert keras_private.tf_variable(plain) is plain
+    with pair.scope():
+        kept = keras_private.tf_variable(variable_at_1(tf))
+    assert len(pair.experimental_local_results(kept)) == 2
+    assert isinstance(kept, tf.Variable)
+
+
+# ---- TensorFlow
+
+
+def test_autograph_is_enabled_in_the_context(tf):
+    """``ag_ctx.ControlStatusCtx``, ``ag_ctx.Status``."""
+    status = tf.__internal__.autograph.control_status_ctx
+    seen = []
+    tf.function(lambda: seen.append(status().status.name), autograph=False)()
+    with tf_private.autograph_enabled():
+        seen.append(status().status.name)
+    assert seen == ["UNSPECIFIED", "ENABLED"] or seen == ["DISABLED", "ENABLED"]
+    assert status().status.name != "ENABLED"
+
+
+@only_tf_keras
+def test_layers_are_converted_in_the_context(tf, k):
+    """An ``if`` on a tensor in ``call``, in a function that is not converted itself."""
+
+    class Absolute(k.layers.Layer):
+        def call(self, x):
+            if tf.reduce_sum(x) > 0:
+                return x
+            return -x
+
+    layer = Absolute()
+
+    def outer(x):
+        with tf_private.autograph_enabled():
+            return layer(x)
+
+    assert float(tf.function(outer, autograph=False)(tf.constant([-2.0]))[0]) == 2.0
+    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+        tf.function(lambda x: layer(x), autograph=False)(tf.constant([-2.0]))
+
+
+def test_autograph_is_on_under_tf_keras_only(tf):
+    """Keras 3 does not convert ``call``; tf_keras does, in its own train function."""
+    status = tf.__internal__.autograph.control_status_ctx
+    with keras_private.autograph_of_keras():
+        inside = status().status.name
+    assert (inside == "ENABLED") == (not keras_private.KERAS_3)
+
+
+@pytest.mark.parametrize("drop_remainder", [True, False])
+def test_per_replica_specs(tf, pair, drop_remainder):
+    """``PerReplicaSpec`` and its ``_value_specs``."""
+    dataset = tf.data.Dataset.from_tensor_slices((X, {"y": Y})).batch(4, drop_remainder=drop_remainder)
+    x, y = tf_private.first_replica_spec(iter(pair.experimental_distribute_dataset(dataset)).element_spec)
+    batch = 2 if drop_remainder else None
+    assert (x.shape.as_list(), x.dtype) == ([batch, 3], tf.float32)
+    assert y["y"].shape.as_list() == [batch, 1]
+    plain = iter(dataset).element_spec
+    assert tf_private.first_replica_spec(plain) == plain
+
+
+def test_several_processes_are_seen(tf, pair):
+    """``_in_multi_worker_mode``."""
+    for strategy in (pair, tf.distribute.get_strategy(), tf.distribute.OneDeviceStrategy("CPU:0")):
+        assert tf_private.is_multi_worker(strategy) is False
