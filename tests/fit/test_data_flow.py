@@ -1,5 +1,8 @@
 """Elements, epochs, ends: what is counted, carried, flushed, discarded; plain again afterwards."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -194,6 +197,17 @@ def test_a_thousand_changes_trace_once(tf, strategies):
     model.fit(dataset(tf, 12, 4).repeat(), steps_per_epoch=1500, verbose=0, callbacks=[adaptive])
     changes = sum(a.batch_size != b.batch_size for a, b in zip(adaptive.history, adaptive.history[1:], strict=False))
     assert len(adaptive.history) == 1000 and changes == 999 and adaptive.traces == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux lists them")
+def test_updates_leave_no_threads_behind(tf, strategies):
+    """Collectives with a timeout do, on CPU: 12 per update on two replicas."""
+    model = model_on(tf, strategies, 2)
+    counts = []
+    count = Recorder(tf, on_train_batch_end=lambda self, batch, logs=None: counts.append(len(os.listdir("/proc/self/task"))))
+    data = dataset(tf, 12, 4).repeat()
+    model.fit(data, steps_per_epoch=60, verbose=0, callbacks=[sg.AdaptiveBatch(sg.FixedBatch(4)), count])
+    assert counts[-1] - counts[9] < 20
 
 
 def test_set_batch_size_during_training(tf, strategies, caplog):

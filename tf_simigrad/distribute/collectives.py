@@ -16,8 +16,6 @@ COUNTERS = ("examples", "weight", "weighted_squared_norms", "micro_gradients")
 BUCKET_ELEMENTS = 4 * 1024 * 1024
 """Elements packed into one collective (16 MiB): enough to hide its latency, small beside the gradient that is packed."""
 
-DEFAULT_TIMEOUT_SECONDS = 600.0
-
 _AVERAGE_KEY = 1_000_000  # instance key of ``average``, past those of a reduction
 
 _group_keys = itertools.count(731_000)  # away from TensorFlow's own keys, which count from 1
@@ -62,12 +60,14 @@ class AllToAllReduction:
 
     Args:
         replicas: The replicas.
-        timeout_seconds: After which a collective that lacks a replica fails instead of waiting on.
+        timeout_seconds: After which a collective that lacks a replica fails instead of waiting on; 0: never. Within one
+            process no replica can be missing, and TensorFlow pays for a timeout with threads that sleep until it is over:
+            12 per update on two CPU replicas, which add up to tens of thousands and end the process.
     """
 
     slots = 1
 
-    def __init__(self, replicas: Replicas, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    def __init__(self, replicas: Replicas, timeout_seconds: float = 0.0) -> None:
         self._count = replicas.count
         self._in_group_a = replicas.count // 2
         self._timeout = timeout_seconds

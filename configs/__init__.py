@@ -1,0 +1,1 @@
+"""Experiments, one a file, each with `get_config()`."""

@@ -1,0 +1,1 @@
+"""Models and tasks of the experiments: plain Keras, nothing of tf_simigrad."""

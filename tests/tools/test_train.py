@@ -1,0 +1,187 @@
+"""The command line from end to end: results, resuming after a kill, and one line for what is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tf_simigrad.report import history
+from tools import train
+
+ROOT = Path(__file__).resolve().parents[2]
+MIRRORED = ("--strategy", "mirrored", "--devices", "2")
+SMALL = ("--set", "epochs=6", "--set", "deterministic=true")
+NUMBERS = ("accuracy", "best_accuracy", "updates", "examples_seen", "mean_batch_size", "max_batch_size", "batch_changes")
+SUMMARY = {*NUMBERS, "skipped_updates", "discarded_examples", "traces", "seconds", "keras", "strategy", "replicas", "versions"}
+FILES = {"config.json", "history.csv", "epochs.csv", "summary.json", "training.png", "serving_check.npz"}
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "tools.train", "quickstart_digits", *map(str, arguments)]
+
+
+def run(*arguments):
+    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def summary(output):
+    return json.loads((output / "summary.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A short run on two replicas, whole."""
+    output = tmp_path_factory.mktemp("finished")
+    run(*MIRRORED, *SMALL, "--output", output)
+    return output
+
+
+def test_a_run_leaves_its_results(finished):
+    assert {path.name for path in finished.iterdir()} == FILES | {"saved_model", "checkpoints"}
+    found = summary(finished)
+    assert set(found) == SUMMARY
+    assert (found["strategy"], found["replicas"], found["traces"]) == ("mirrored", 2, 1)
+    assert found["keras"] == ("tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else "keras3")
+    assert 0.5 < found["accuracy"] <= found["best_accuracy"] <= 1
+
+
+def test_the_tables_agree_with_the_summary(finished):
+    found, records = summary(finished), history.read_history(finished / "history.csv")
+    assert {name: found[name] for name in history.summarise(records)} == history.summarise(records)
+    epochs = history.read_epochs(finished / "epochs.csv")
+    assert [row["epoch"] for row in epochs] == [1, 2, 3, 4, 5, 6]
+    assert epochs[-1]["val_accuracy"] == found["accuracy"]
+    # 22 elements of 64 examples an epoch.
+    assert epochs[-1]["examples_seen"] == records[-1].examples_seen == 6 * 22 * 64
+
+
+def test_the_saved_model_serves_without_the_package(finished):
+    check = [sys.executable, "-m", "tools.check_saved_model", str(finished)]
+    done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "32 predictions without tf_simigrad: equal" in done.stdout
+
+
+@pytest.mark.one_keras
+def test_a_saved_model_that_predicts_otherwise_is_noticed(finished, tmp_path):
+    (tmp_path / "saved_model").symlink_to(finished / "saved_model")
+    with np.load(finished / "serving_check.npz") as arrays:
+        np.savez(tmp_path / "serving_check.npz", inputs=arrays["inputs"], predictions=arrays["predictions"] + 1e-3)
+    check = [sys.executable, "-m", "tools.check_saved_model", str(tmp_path)]
+    done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "NOT EQUAL" in done.stdout
+
+
+def test_a_killed_run_is_resumed_to_the_same_end(finished, tmp_path):
+    process = subprocess.Popen(command(*MIRRORED, *SMALL, "--output", tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        table, deadline = tmp_path / "epochs.csv", time.monotonic() + 200
+        while not (table.is_file() and len(history.read_epochs(table)) >= 3):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert not (tmp_path / "summary.json").exists()
+    assert " 0 epochs done" not in run(*MIRRORED, *SMALL, "--output", tmp_path, "--resume")
+    assert (tmp_path / "history.csv").read_text() == (finished / "history.csv").read_text()
+    assert (tmp_path / "epochs.csv").read_text() == (finished / "epochs.csv").read_text()
+    predictions = [np.load(folder / "serving_check.npz")["predictions"] for folder in (tmp_path, finished)]
+    np.testing.assert_array_equal(*predictions)
+
+
+def test_one_replica_two_updates_then_more(tmp_path):
+    fixed = ("--set", "policy=FixedBatch(batch_size=64)", "--set", "deterministic=true", "--output", tmp_path)
+    run(*fixed, "--set", "max_updates=2")
+    found = summary(tmp_path)
+    assert (found["updates"], found["examples_seen"], found["mean_batch_size"], found["replicas"]) == (2, 128, 64.0, 1)
+    assert (found["strategy"], found["batch_changes"]) == ("default", 0)
+    assert "already complete" in run(*fixed, "--set", "max_updates=2", "--resume")
+    assert summary(tmp_path) == found
+    # The first epoch was cut short, so it is begun anew.
+    two = history.read_history(tmp_path / "history.csv")
+    assert " 0 epochs done" in run(*fixed, "--set", "max_updates=3", "--set", "epochs=20", "--resume")
+    assert history.read_history(tmp_path / "history.csv")[:2] == two
+    assert summary(tmp_path)["updates"] == 3
+
+
+def fails(capsys, *arguments):
+    with pytest.raises(SystemExit) as exit_:
+        train.main([str(argument) for argument in arguments])
+    out, error = capsys.readouterr()
+    assert exit_.value.code == 2
+    assert out == ""
+    assert error.count("\n") == 1
+    return error
+
+
+@pytest.mark.one_keras
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["quickstart_digit"], "did you mean quickstart_digits?"),
+        (["experiment"], "no experiment experiment"),
+        (["missing.py"], "no experiment missing.py"),
+        ([], "the following arguments are required: CONFIG"),
+        (["quickstart_digits", "--strategy", "best"], "invalid choice: 'best'"),
+        (["quickstart_digits", "--strategy", "tpu"], "--strategy tpu: this version trains with default and mirrored only"),
+        (["quickstart_digits", "--strategy", "multiworker"], "default and mirrored only"),
+        (["quickstart_digits", "--devices", "2"], "--devices 2: --strategy default has one"),
+        (["quickstart_digits", "--strategy", "mirrored", "--devices", "0"], "--devices 0: expected 1 or more"),
+        (["quickstart_digits", "--set", "epoch=1"], "no field epoch; did you mean epochs"),
+        (["quickstart_digits", "--set", "epochs=many"], "epochs=many: expected int"),
+    ],
+)
+def test_what_is_wrong_is_one_line(capsys, arguments, message):
+    assert message in fails(capsys, *arguments)
+
+
+@pytest.mark.one_keras
+def test_missing_data_is_one_line(capsys, tmp_path):
+    error = fails(capsys, "cifar10_resnet8_simigrad", "--data-dir", tmp_path)
+    assert f"no CIFAR-10 in {tmp_path}; looked for cifar10_train_1.npz" in error
+
+
+@pytest.mark.one_keras
+def test_a_file_without_an_experiment_is_one_line(capsys, tmp_path):
+    (tmp_path / "mine.py").write_text("def get_config():\n    return {}\n")
+    assert "has no get_config() that returns" in fails(capsys, tmp_path / "mine.py")
+
+
+@pytest.mark.one_keras
+def test_errors_come_before_tensorflow():
+    code = (
+        "import sys; from tools import train\n"
+        "try: train.main(['cifar10_resnet8_simigrad', '--data-dir', 'nowhere'])\n"
+        "except SystemExit as exit_: sys.exit(exit_.code if 'tensorflow' not in sys.modules else 3)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60).returncode == 2
+
+
+@pytest.mark.one_keras
+def test_another_run_is_not_resumed(tmp_path):
+    before = train.load_config("quickstart_digits")
+    train.prepare_output(before, tmp_path, resume=False)
+    train.prepare_output(train.apply_overrides(before, ["epochs=99", "max_updates=5"]), tmp_path, resume=True)
+    changed = train.apply_overrides(before, ["seed=7", "policy=FixedBatch(batch_size=64)"])
+    with pytest.raises(ValueError, match="holds another run: policy was .*; seed was 0, is 7. Only epochs and max_updates"):
+        train.prepare_output(changed, tmp_path, resume=True)
+
+
+@pytest.mark.one_keras
+def test_a_fresh_run_replaces_an_earlier_one_and_nothing_else(tmp_path):
+    for name in ("summary.json", "notes.txt"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "checkpoints").mkdir()
+    train.prepare_output(train.load_config("quickstart_digits"), tmp_path, resume=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes.txt"]

@@ -1,0 +1,232 @@
+"""From an experiment to a trained model and its folder of results."""
+
+import contextlib
+import io
+import json
+import platform
+import sys
+import time
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+import tf_simigrad as sg
+from configs.experiment import Experiment
+from models import cifar_data, cifar_resnet, digits, input_pipeline
+from tf_simigrad.report import history, plot
+
+SERVING_EXAMPLES = 32
+
+
+class Training(NamedTuple):
+    """All that `fit` needs; `standardise` and `augment` are None where the task has none."""
+
+    experiment: Experiment
+    strategy: Any
+    data: tuple
+    model: Any
+    adaptive: Any
+    element: int
+    steps_per_epoch: int
+    standardise: Any
+    augment: Any
+
+
+class StopAtUpdate(tf.keras.callbacks.Callback):
+    """Ends training with the update that makes the history this long."""
+
+    def __init__(self, adaptive, max_updates):
+        super().__init__()
+        self.adaptive, self.max_updates = adaptive, max_updates
+
+    def on_train_batch_end(self, batch, logs=None):
+        if len(self.adaptive.history) >= self.max_updates:
+            self.model.stop_training = True
+
+
+class WholeEpochCheckpoint(sg.EpochCheckpoint):
+    """Saves no epoch that `StopAtUpdate` cut short: resumed from there, the run would miss the rest of it."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not self.model.stop_training:
+            super().on_epoch_end(epoch, logs)
+
+
+class WriteTables(tf.keras.callbacks.Callback):
+    """Writes both tables at the end of every epoch, so that a killed run leaves them behind; keeps the time.
+
+    The time ends with the last epoch: after that `fit` deletes its iterator, for which TensorFlow may take as long again
+    where there are several replicas, up to a minute.
+    """
+
+    def __init__(self, adaptive, output, epochs):
+        super().__init__()
+        self.adaptive, self.output, self.epochs = adaptive, output, epochs
+        self.started, self.seconds = 0.0, 0.0
+
+    def on_train_begin(self, logs=None):
+        self.started = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        numbers = {name: float(value) for name, value in (logs or {}).items()}
+        self.epochs.append({"epoch": epoch + 1, **numbers, "examples_seen": self.adaptive.examples_seen})
+        history.write_epochs(self.output / "epochs.csv", self.epochs)
+        history.write_history(self.output / "history.csv", self.adaptive.history)
+        self.seconds = time.perf_counter() - self.started
+
+
+def make_strategy(name, devices):
+    """The strategy of that name; on a machine without a GPU, mirrored over as many logical CPU devices."""
+    if name == "default":
+        return tf.distribute.get_strategy()
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus and devices is not None and devices > len(gpus):
+        raise ValueError(f"--devices {devices}: this machine has {len(gpus)} GPUs")
+    if not gpus:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * (devices or 1))
+    kind = "GPU" if gpus else "CPU"
+    return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(devices or len(gpus) or 1)])
+
+
+def load_data(experiment, data_dir):
+    return digits.load() if experiment.task == "digits" else cifar_data.load(data_dir)
+
+
+def learning_rate(experiment, examples_per_epoch):
+    """A rate or a schedule; schedules are asked at examples_seen // reference_batch_size."""
+    steps = experiment.epochs * examples_per_epoch // experiment.reference_batch_size
+    warmup = int(experiment.warmup_epochs * examples_per_epoch) // experiment.reference_batch_size
+    peak = experiment.learning_rate
+    schedules = tf.keras.optimizers.schedules
+    if experiment.schedule == "cosine":
+        if warmup:
+            return schedules.CosineDecay(0.0, max(steps - warmup, 1), warmup_target=peak, warmup_steps=warmup)
+        return schedules.CosineDecay(peak, max(steps, 1))
+    return schedules.PolynomialDecay(0.0, warmup, end_learning_rate=peak) if warmup else peak
+
+
+def build(experiment, strategy, data):
+    """Builds model and callback; what cannot work is noticed here, before anything is written or trained."""
+    if experiment.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    tf.keras.utils.set_random_seed(experiment.seed)
+    examples = len(data[0][0])
+    element = experiment.micro_batch_size * strategy.num_replicas_in_sync
+    if element > examples:
+        raise ValueError(f"micro_batch_size={experiment.micro_batch_size}: {element} on all replicas, of {examples} examples")
+    steps_per_epoch = examples // element
+    cifar = experiment.task == "cifar10"
+    with strategy.scope():
+        model = cifar_resnet.build(experiment.depth) if cifar else digits.build()
+        rate = learning_rate(experiment, steps_per_epoch * element)
+        model.compile(
+            optimizer=tf.keras.optimizers.SGD(rate, momentum=experiment.momentum),
+            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=[tf.keras.metrics.SparseCategoricalAccuracy("accuracy")],
+        )
+    adaptive = sg.AdaptiveBatch(
+        policy=experiment.policy,
+        statistic=experiment.statistic,
+        learning_rate_rule=experiment.learning_rate_rule,
+        reference_batch_size=experiment.reference_batch_size,
+        transform=sg.L2(experiment.l2) if experiment.l2 else None,
+    )
+    standardise = input_pipeline.standardise_cifar10 if cifar else None
+    augment = input_pipeline.crop_and_flip if cifar else None
+    return Training(experiment, strategy, data, model, adaptive, element, steps_per_epoch, standardise, augment)
+
+
+def restore(training, output, resume):
+    """The checkpoint callback, and how many epochs are done."""
+    checkpoint = WholeEpochCheckpoint(output / "checkpoints", training.adaptive)
+    return checkpoint, checkpoint.restore(training.model) if resume else 0
+
+
+def run(training, output, checkpoint, initial_epoch):
+    """Trains, and writes everything that a run leaves behind."""
+    experiment, adaptive = training.experiment, training.adaptive
+    print(
+        f"{experiment.name}: {training.model.count_params():,} parameters, {training.strategy.num_replicas_in_sync} replicas, "
+        f"{training.steps_per_epoch} elements of {training.element} examples an epoch, {initial_epoch} epochs done",
+        flush=True,
+    )
+    earlier = history.read_epochs(output / "epochs.csv") if initial_epoch else []
+    epochs = [row for row in earlier if row["epoch"] <= initial_epoch]
+    callbacks = [adaptive]
+    if experiment.max_updates:
+        callbacks.append(StopAtUpdate(adaptive, experiment.max_updates))
+    # Tables before the checkpoint: a run killed between the two has a row too many, which resuming drops, not one too few.
+    tables = WriteTables(adaptive, output, epochs)
+    callbacks += [tables, checkpoint]
+    if initial_epoch < experiment.epochs:
+        fit(training, initial_epoch, callbacks)
+    write_results(training, output, epochs, tables.seconds)
+
+
+def fit(training, initial_epoch, callbacks):
+    experiment = training.experiment
+    (x_train, y_train), (x_test, y_test) = training.data
+    train = input_pipeline.epochs_dataset(
+        x_train, y_train, training.element, experiment.seed, initial_epoch, training.augment, training.standardise
+    )
+    validation = input_pipeline.evaluation_dataset(x_test, y_test, experiment.validation_batch_size, training.standardise)
+    training.model.fit(
+        train,
+        epochs=experiment.epochs,
+        initial_epoch=initial_epoch,
+        steps_per_epoch=training.steps_per_epoch,
+        validation_data=validation,
+        callbacks=callbacks,
+        # Keras 3 warns otherwise: the dataset has its own order.
+        shuffle=False,
+        # A progress bar on a terminal, a line per epoch elsewhere.
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+
+
+def write_results(training, output, epochs, seconds):
+    experiment, adaptive = training.experiment, training.adaptive
+    history.write_history(output / "history.csv", adaptive.history)
+    history.write_epochs(output / "epochs.csv", epochs)
+    export(training, output)
+    target = getattr(experiment.policy, "target_similarity", None)
+    try:
+        plot.plot_history(adaptive.history, epochs, output / "training.png", experiment.name, target)
+    except ImportError as error:
+        print(f"no {output / 'training.png'}: {error}", flush=True)
+    accuracies = [row["val_accuracy"] for row in epochs if "val_accuracy" in row]
+    summary = {
+        "accuracy": accuracies[-1] if accuracies else None,
+        "best_accuracy": max(accuracies, default=None),
+        **history.summarise(adaptive.history),
+        "discarded_examples": adaptive.discarded_examples,
+        "traces": adaptive.traces,
+        "seconds": round(seconds, 2),
+        "strategy": "mirrored" if isinstance(training.strategy, tf.distribute.MirroredStrategy) else "default",
+        "replicas": training.strategy.num_replicas_in_sync,
+        **versions(),
+    }
+    (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    shown = ("accuracy", "updates", "mean_batch_size", "max_batch_size", "batch_changes", "traces", "seconds")
+    print(f"{output}: " + ", ".join(f"{name} {summary[name]:.6g}" for name in shown), flush=True)
+
+
+def versions():
+    # tf.keras has no version of its own where it is tf_keras.
+    package = tf.keras.Model.__module__.partition(".")[0]
+    keras = metadata.version(package)
+    found = {"python": platform.python_version(), "tensorflow": tf.__version__, package: keras, "tf_simigrad": sg.__version__}
+    return {"keras": "keras3" if keras.startswith("3.") else "tf_keras", "versions": found}
+
+
+def export(training, output):
+    """Writes the SavedModel, and what it has to predict, for tools.check_saved_model."""
+    # Both Kerases print the signature.
+    with contextlib.redirect_stdout(io.StringIO()):
+        training.model.export(str(output / "saved_model"))
+    x_test = training.data[1][0][:SERVING_EXAMPLES]
+    inputs = np.asarray(training.standardise(x_test)) if training.standardise else x_test
+    np.savez(output / "serving_check.npz", inputs=inputs, predictions=training.model.predict(inputs, verbose=0))

@@ -1,0 +1,128 @@
+"""Trains an experiment: python -m tools.train CONFIG [--set name=value ...]; see --help."""
+
+import argparse
+import importlib.util
+import json
+import os
+import shutil
+from pathlib import Path
+
+from configs.experiment import Experiment
+from models import cifar_data
+from tools.overrides import apply_overrides, suggest
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+OUTPUTS = ("config.json", "history.csv", "epochs.csv", "summary.json", "training.png", "serving_check.npz")
+OUTPUT_FOLDERS = ("saved_model", "checkpoints")
+# A resumed run may be longer than it was meant to be; everything else would make it another run.
+MAY_CHANGE = ("epochs", "max_updates")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage before it."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
+
+
+def parse_arguments(arguments):
+    parser = Parser(prog="tools.train", description="Trains an experiment and writes its results to a folder.")
+    parser.add_argument("config", metavar="CONFIG", help="a name in configs/, or a path to a .py file with get_config()")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="results (default: run/NAME); a run found there is replaced")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="holds CIFAR-10 (default: Keras downloads it)")
+    parser.add_argument("--strategy", choices=("default", "mirrored", "multiworker", "tpu"), default="default")
+    parser.add_argument("--devices", type=int, metavar="N", help="replicas of --strategy mirrored (default: every GPU)")
+    parser.add_argument("--keras", choices=("tf_keras", "keras3"), help="default: as TF_USE_LEGACY_KERAS says")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="replaces a field of the experiment")
+    parser.add_argument("--resume", action="store_true", help="continue after the last finished epoch of the run in --output")
+    return parser, parser.parse_args(arguments)
+
+
+def load_config(config):
+    names = sorted(path.stem for path in CONFIGS.glob("*.py") if path.stem not in ("__init__", "experiment"))
+    path = Path(config) if config.endswith(".py") else CONFIGS / f"{config}.py"
+    if not path.is_file() or (not config.endswith(".py") and config not in names):
+        raise ValueError(f"no experiment {config}; {suggest(config, names)}")
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    experiment = module.get_config() if hasattr(module, "get_config") else None
+    if not isinstance(experiment, Experiment):
+        raise ValueError(f"{path} has no get_config() that returns a configs.experiment.Experiment")
+    return experiment
+
+
+def check_devices(strategy, devices):
+    if strategy in ("multiworker", "tpu"):
+        raise ValueError(f"--strategy {strategy}: this version trains with default and mirrored only")
+    if devices is not None and devices < 1:
+        raise ValueError(f"--devices {devices}: expected 1 or more")
+    if strategy == "default" and devices not in (None, 1):
+        raise ValueError(f"--devices {devices}: --strategy default has one; pass --strategy mirrored")
+
+
+def choose_keras(keras):
+    # TensorFlow reads these when it is imported.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if keras:
+        os.environ["TF_USE_LEGACY_KERAS"] = "1" if keras == "tf_keras" else "0"
+    if keras == "tf_keras" and importlib.util.find_spec("tf_keras") is None:
+        raise ValueError("--keras tf_keras: not installed; pip install tf-keras")
+
+
+def check_data(experiment, data_dir):
+    if experiment.task == "cifar10" and data_dir is not None:
+        cifar_data.find(data_dir)
+
+
+def prepare_output(experiment, output, resume):
+    """Makes the folder. A fresh run removes what an earlier one left, or its checkpoints could be taken for our own."""
+    config = output / "config.json"
+    now = json.loads(json.dumps(experiment.as_dict()))
+    if resume and config.is_file():
+        before = json.loads(config.read_text())
+        changed = {name: f"{name} was {before.get(name)}, is {now[name]}" for name in now if before.get(name) != now[name]}
+        if refused := [text for name, text in changed.items() if name not in MAY_CHANGE]:
+            raise ValueError(
+                f"--resume: {output} holds another run: {'; '.join(refused)}. Only {' and '.join(MAY_CHANGE)} may change"
+            )
+        if changed:
+            # What was complete no longer is.
+            (output / "summary.json").unlink(missing_ok=True)
+    else:
+        if resume:
+            print(f"nothing to resume in {output}: starting anew", flush=True)
+        for name in OUTPUTS:
+            (output / name).unlink(missing_ok=True)
+        for name in OUTPUT_FOLDERS:
+            shutil.rmtree(output / name, ignore_errors=True)
+    output.mkdir(parents=True, exist_ok=True)
+    config.write_text(json.dumps(now, indent=2) + "\n")
+
+
+def main(arguments=None):
+    parser, args = parse_arguments(arguments)
+    try:
+        experiment = apply_overrides(load_config(args.config), args.set)
+        check_devices(args.strategy, args.devices)
+        check_data(experiment, args.data_dir)
+        choose_keras(args.keras)
+        # Only now is TensorFlow imported.
+        from tools import experiment as runner
+
+        strategy = runner.make_strategy(args.strategy, args.devices)
+        data = runner.load_data(experiment, args.data_dir)
+        training = runner.build(experiment, strategy, data)
+        output = args.output or Path("run") / experiment.name
+        prepare_output(experiment, output, args.resume)
+        if (output / "summary.json").is_file():
+            print(f"{output}: already complete")
+            return
+        checkpoint, initial_epoch = runner.restore(training, output, args.resume)
+    except (ValueError, ImportError, OSError) as error:
+        parser.error(str(error))
+    runner.run(training, output, checkpoint, initial_epoch)
+
+
+if __name__ == "__main__":
+    main()
