@@ -1,9 +1,10 @@
 """Policies on traces of reports: the published rule, the steadier controller, and what is refused."""
 
+import copy
 import dataclasses
 import logging
 import math
-from types import MappingProxyType
+import pickle
 
 import numpy as np
 import pytest
@@ -313,11 +314,15 @@ def test_policies_and_their_states_are_frozen(thing, name):
         setattr(thing, name, 1)
 
 
-def test_memory_is_read_only():
+def test_a_state_can_be_copied():
     state = sg.NoiseScale(0.2, **BOUNDS).initial_state()
-    with pytest.raises(TypeError):
-        state.memory["weight"] = 1.0
-    assert isinstance(PolicyState(1).memory, MappingProxyType)
+    assert pickle.loads(pickle.dumps(state)) == copy.deepcopy(state) == state
+
+
+@pytest.mark.parametrize("policy", [sg.SimiGrad, sg.NoiseScale])
+def test_numpy_numbers_are_numbers(policy):
+    state = policy(np.float32(0.25), np.int64(8), np.int64(64), np.int32(16)).initial_state()
+    assert type(state.wanted_batch_size) is int and state.wanted_batch_size == 16
 
 
 def test_a_policy_of_ones_own():

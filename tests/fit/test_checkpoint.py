@@ -82,6 +82,28 @@ def test_another_number_of_replicas_is_refused_where_sums_are_pending(tf, strate
         cases.fit(single, data, batch_size=4, epochs=3, initial_epoch=done, callbacks=[resumed])
 
 
+def test_the_adaptive_callback_must_be_in_the_same_fit(tf, tmp_path):
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    checkpoint = sg.EpochCheckpoint(tmp_path, sg.AdaptiveBatch(sg.FixedBatch(8)))
+    with pytest.raises(ValueError, match="not among the callbacks"):
+        cases.fit(model, cases.arrays(16), batch_size=4, callbacks=[checkpoint])
+
+
+def test_resuming_with_another_policy_keeps_the_batch_size_and_the_clock(tf, tmp_path, caplog):
+    data = cases.arrays(32)
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    adaptive = sg.AdaptiveBatch(sg.SimiGrad(target_similarity=0.9, min_batch_size=8, max_batch_size=16, initial_batch_size=12))
+    cases.fit(model, data, batch_size=4, callbacks=[adaptive, sg.EpochCheckpoint(tmp_path, adaptive)])
+    wanted, seen = adaptive.batch_size, adaptive.examples_seen
+    other = sg.AdaptiveBatch(sg.NoiseScale(target_similarity=0.3, min_batch_size=8, max_batch_size=16))
+    done = sg.EpochCheckpoint(tmp_path, other).restore(model)
+    model.compile("sgd", cases.cross_entropy(tf.keras))  # a new optimizer does not begin anew right after restore
+    cases.fit(model, data, batch_size=4, epochs=2, initial_epoch=done, callbacks=[other])
+    assert "Resumed from a SimiGrad" in caplog.text
+    assert other.history[: len(adaptive.history)] == adaptive.history and other.examples_seen == seen + 32
+    assert other.history[len(adaptive.history)].batch_size == wanted
+
+
 def test_arguments(tf, tmp_path):
     with pytest.raises(ValueError, match="no AdaptiveBatch"):
         sg.EpochCheckpoint(tmp_path, "adaptive")

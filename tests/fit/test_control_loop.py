@@ -54,7 +54,7 @@ def test_a_report_moves_the_batch():
     loop = planned(sg.SimiGrad(0.2, 128, 8192), unit=8)
     sizes = []
     for _ in range(3):
-        loop.observe([report(UP)])
+        loop.observe([report(UP, batch_size=8)])
         sizes.append((wanted(loop), loop.plan))
     # The wanted size climbs unrounded, the plan is its nearest multiple of 8.
     assert sizes == [(140, BatchPlan(18, 144)), (154, BatchPlan(19, 152)), (169, BatchPlan(21, 168))]
@@ -214,7 +214,7 @@ def test_a_fixed_batch_takes_any_size_and_keeps_it():
     loop = planned(sg.FixedBatch(128), unit=64)
     for size, steps in ((640, 10), (1, 1), (96, 2)):
         loop.set_batch_size(size)
-        loop.observe([report()])
+        loop.observe([report(batch_size=64)])
         assert loop.plan == BatchPlan(steps, 64 * steps)
 
 
@@ -243,7 +243,15 @@ def test_an_infeasible_unit_is_an_error():
 def test_a_start_that_is_rounded_is_said(caplog, unit, warned):
     with caplog.at_level(logging.WARNING, logger="tf_simigrad"):
         planned(Recorder(), unit=unit)
-    assert ("starts at 128 instead of 100 examples: batches are multiples of 64" in caplog.text) == warned
+    assert ("starts at 128 instead of 100 examples: the nearest that is a multiple of 64" in caplog.text) == warned
+
+
+def test_larger_elements_than_the_first_raise_the_unit(caplog):
+    loop = planned(sg.FixedBatch(320), unit=64)
+    loop.observe([report(batch_size=5 * 64, micro_steps=5), report(batch_size=64 + 10, micro_steps=2)])
+    assert loop.plan == BatchPlan(5, 320) and "differ in size" not in caplog.text
+    loop.observe([report(batch_size=401, micro_steps=5)])
+    assert loop.plan == BatchPlan(4, 324) and "differ in size" in caplog.text
 
 
 def test_full_when_the_micro_steps_are_there():
@@ -269,7 +277,7 @@ def test_a_new_fit_plans_anew_and_keeps_the_state():
 def random_reports(seed, count):
     rng = random.Random(seed)
     return [
-        report(rng.choice([None, rng.uniform(-1, 1)]), rng.randrange(1, 500), rng.gauss(1, 1), rng.expovariate(1e-3),
+        report(rng.choice([None, rng.uniform(-1, 1)]), rng.randrange(1, 101), rng.gauss(1, 1), rng.expovariate(1e-3),
                rng.random() < 0.1, rng.randrange(1, 9))
         for _ in range(count)
     ]  # fmt: skip

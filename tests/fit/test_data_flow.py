@@ -1,6 +1,8 @@
 """Elements, epochs, ends: what is counted, carried, flushed, discarded; plain again afterwards."""
 
+import copy
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +182,85 @@ def test_plain_fit_is_plain_again_after_an_exception(tf, strategies, replicas, e
     assert int(model.optimizer.iterations.numpy()) == 12
     model.fit(dataset(tf, 16, 4), verbose=0, callbacks=[adaptive])
     assert adaptive.discarded_examples == 12 and adaptive.examples_seen == 16
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_train_on_batch_inside_a_callback_is_plain_and_only_once(tf, strategies, replicas):
+    model = model_on(tf, strategies, replicas)
+    x, y = cases.arrays(8)
+
+    def disturb(self, batch, logs=None):
+        if batch == 3:
+            self.model.train_on_batch(x, y)
+
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
+    model.fit(dataset(tf, 32, 4), verbose=0, callbacks=[adaptive, Recorder(tf, on_train_batch_end=disturb)])
+    assert [r.batch_size for r in adaptive.history] == [8] * 4
+    assert int(model.optimizer.iterations.numpy()) == 5
+
+
+def test_plain_fit_is_plain_where_the_call_was_announced_and_never_came(tf, strategies):
+    def fail(self, batch, logs=None):
+        raise RuntimeError("stop here")
+
+    model = model_on(tf, strategies)
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
+    with pytest.raises(RuntimeError):
+        model.fit(dataset(tf, 32, 4), verbose=0, callbacks=[adaptive, Recorder(tf, on_train_batch_begin=fail)])
+    model.fit(dataset(tf, 32, 4), verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 8
+    assert "make_train_function" not in vars(model)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_elements_of_several_sizes_are_counted_and_said(tf, strategies, caplog, replicas):
+    """2 examples, then 16 each: planned by the first, then by the largest."""
+    x, y = cases.arrays(2 + 16 * 8)
+    edges = [0, 2, *range(18, len(x) + 1, 16)]
+
+    def elements():
+        for a, b in zip(edges, edges[1:], strict=False):
+            yield x[a:b], y[a:b]
+
+    specs = (tf.TensorSpec((None, x.shape[1]), tf.float32), tf.TensorSpec((None,), tf.int32))
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(32))
+    data = tf.data.Dataset.from_generator(elements, output_signature=specs)
+    adaptive_model = model_on(tf, strategies, replicas)
+    adaptive_model.fit(data.repeat(), steps_per_epoch=27, verbose=0, callbacks=[adaptive])
+    assert adaptive.history[0].batch_size > 32 and "differ in size" in caplog.text
+    assert all(r.batch_size <= 32 for r in adaptive.history[1:])
+    assert adaptive.examples_seen == 3 * len(x)
+
+
+def test_a_gradient_that_comes_late(tf, strategies):
+    """Run eagerly, a variable may have no gradient in one micro-step and one in the next."""
+
+    class Sometimes(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.always, self.rarely = tf.keras.layers.Dense(cases.CLASSES), tf.keras.layers.Dense(cases.CLASSES)
+            self.calls = 0
+
+        def call(self, inputs, training=False):
+            self.calls += bool(training)
+            extra = self.rarely(inputs)
+            return self.always(inputs) + extra if self.calls % 4 == 3 else self.always(inputs)
+
+    tf.keras.utils.set_random_seed(7)
+    model = Sometimes()
+    model(np.zeros((1, cases.FEATURES), "float32"))
+    model.compile(tf.keras.optimizers.SGD(0.1), cases.cross_entropy(tf.keras), run_eagerly=True)
+    before = model.rarely.get_weights()[0]
+    model.fit(dataset(tf, 40, 4), verbose=0, callbacks=[sg.AdaptiveBatch(sg.FixedBatch(8))])
+    assert np.abs(model.rarely.get_weights()[0] - before).max() > 0
+
+
+def test_the_callback_can_be_copied(tf, strategies):
+    """As tuners do: each copy trains by itself."""
+    original = sg.AdaptiveBatch(sg.NoiseScale(target_similarity=0.3, min_batch_size=8, max_batch_size=16))
+    for adaptive in (copy.deepcopy(original), pickle.loads(pickle.dumps(original))):
+        model_on(tf, strategies).fit(dataset(tf, 16, 4), verbose=0, callbacks=[adaptive])
+        assert len(adaptive.history) >= 1 and not original.history
 
 
 def test_plain_fit_after_a_finished_one(tf, strategies):

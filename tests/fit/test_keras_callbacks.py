@@ -168,6 +168,23 @@ def test_moving_statistics_are_the_mean_over_replicas(tf, strategies, replicas, 
             np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.parametrize("drop_remainder", [True, False])
+def test_synchronised_batch_normalization(tf, strategies, caplog, drop_remainder):
+    """It waits for all replicas, so no replica may be left out of a micro-step."""
+    with strategies(2).scope():
+        layers = tf.keras.layers
+        make = layers.BatchNormalization if is_keras_3(tf) else layers.experimental.SyncBatchNormalization
+        options = {"synchronized": True} if is_keras_3(tf) else {}
+        model = tf.keras.Sequential([tf.keras.Input((cases.FEATURES,)), make(**options), layers.Dense(cases.CLASSES)])
+        model.compile("sgd", cases.cross_entropy(tf.keras))
+    data = tf.data.Dataset.from_tensor_slices(cases.arrays(24)).batch(4, drop_remainder=drop_remainder)
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
+    model.fit(data, verbose=0, callbacks=[adaptive])
+    assert [r.batch_size for r in adaptive.history] == [8] * 3
+    if is_keras_3(tf):
+        assert "normalise over the micro-batch" not in caplog.text
+
+
 def test_export_loads_without_the_plugin_and_predicts_the_same(tf, strategies, tmp_path):
     with strategies(2).scope():
         model = normalised(tf)

@@ -75,6 +75,17 @@ def test_schedule_goes_on_from_the_steps_of_an_earlier_plain_fit(tf, strategies)
     assert [r.learning_rate for r in adaptive.history] == pytest.approx([0.95, 0.94])
 
 
+def test_schedule_goes_on_where_backup_and_restore_sets_the_iterations(tf, strategies, tmp_path):
+    """It does so when training begins, after ``set_model``."""
+    schedule = tf.keras.optimizers.schedules.PolynomialDecay(1.0, decay_steps=100, end_learning_rate=0.0)
+    model = cases.compiled(tf.keras, CASES["sequential"], tf.keras.optimizers.SGD(schedule))
+    restored = lambda self, logs=None: self.model.optimizer.iterations.assign(40)  # noqa: E731
+    restore = type("Restore", (tf.keras.callbacks.Callback,), {"on_train_begin": restored})()
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(BATCH))
+    cases.fit(model, cases.arrays(2 * BATCH), batch_size=BATCH, callbacks=[adaptive, restore])
+    assert [r.learning_rate for r in adaptive.history] == pytest.approx([0.6, 0.59])
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_reduce_on_plateau_and_scheduler_act_on_the_base_rate(tf, strategies, replicas):
     """Same rates and weights as plain Keras; `optimizer.learning_rate` shows the base rate, whatever the multiplier is."""

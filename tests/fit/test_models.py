@@ -124,6 +124,34 @@ def test_loss_fn_trains_a_model_with_its_own_train_step(tf, strategies, replicas
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("own_metrics", [False, True])
+def test_loss_fn_with_metrics_that_nothing_updates(tf, strategies, own_metrics):
+    """Metrics of compile, or a model that names its own: the loss is logged in any case."""
+
+    class Own(tf.keras.Model):
+        def train_step(self, data):
+            raise AssertionError("must not run")
+
+        @property
+        def metrics(self):
+            return [self.tracker]
+
+    def loss_fn(model, data):
+        return tf.reduce_mean(tf.square(model(data[0], training=True)))
+
+    with strategies(2).scope():
+        inputs = tf.keras.Input((cases.FEATURES,))
+        model = (Own if own_metrics else tf.keras.Model)(inputs, tf.keras.layers.Dense(1)(inputs))
+        if own_metrics:
+            model.tracker = tf.keras.metrics.Mean(name="total_loss")
+        model.compile(tf.keras.optimizers.SGD(0.0), "mse", metrics=None if own_metrics else ["mae"])
+    x, _ = cases.arrays(COUNT)
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8)
+    logs = model.fit(data, epochs=2, verbose=0, callbacks=[sg.AdaptiveBatch(sg.FixedBatch(8), loss_fn=loss_fn)]).history
+    expected = float(np.mean(model.predict(x, verbose=0, batch_size=8) ** 2))
+    assert logs["loss"] == pytest.approx([expected] * 2, rel=1e-5)
+
+
 def test_loss_fn_with_weights_is_a_mean_over_tokens(tf, strategies):
     """Micro-batches with different numbers of tokens: the update is the mean over all tokens, not the mean of means."""
     rng = np.random.default_rng(0)

@@ -1,5 +1,7 @@
 """What would give wrong results is refused before training, with a message that says what to do."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def test_jit_compile_with_replicas(tf, strategies):
         attempt(model)
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+@pytest.mark.parametrize("reduction", ["sum", "none", "mean_with_sample_weight"])
 def test_losses_that_are_no_mean_over_examples(tf, reduction):
     if reduction == "mean_with_sample_weight" and not keras_3(tf):
         pytest.skip("tf_keras has no such reduction")
@@ -53,6 +55,57 @@ def test_losses_that_are_no_mean_over_examples(tf, reduction):
     model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction))
     with pytest.raises(ValueError, match=f"reduction='{reduction}'"):
         attempt(model)
+
+
+def test_several_optimizers_in_one(tf):
+    if not keras_3(tf):
+        pytest.skip("tf_keras has no MultiOptimizer")
+    optimizers = tf.keras.optimizers
+    model = cases.compiled(tf.keras, CASES["sequential"], optimizers.MultiOptimizer(optimizers.SGD(0.1)))
+    with pytest.raises(ValueError, match="MultiOptimizer"):
+        attempt(model)
+
+
+def test_nadam_of_tf_keras_on_replicas(tf, strategies):
+    if keras_3(tf):
+        pytest.skip("Keras 3's Nadam works")
+    with strategies(2).scope():
+        model = cases.compiled(tf.keras, CASES["sequential"], tf.keras.optimizers.Nadam(0.01))
+    with pytest.raises(ValueError, match="Nadam gives NaN"):
+        attempt(model)
+
+
+@pytest.mark.parametrize("returned", [None, 64, {"wanted": 8}, float("nan"), float("inf"), -100.0, 1e9], ids=str)
+def test_a_policy_that_returns_nonsense(tf, returned):
+    class Odd(sg.Policy):
+        min_batch_size, max_batch_size, needs_similarity = 4, 64, False
+
+        def next_state(self, state, report):
+            return dataclasses.replace(state, wanted_batch_size=returned) if isinstance(returned, float) else returned
+
+    with pytest.raises(ValueError, match="Odd.next_state returned.*4 to 64"):
+        attempt(cases.compiled(tf.keras, CASES["sequential"], "sgd"), sg.AdaptiveBatch(Odd()))
+
+
+CHANGES = {"none": lambda g: None, "few": lambda g: g[:-1], "shape": lambda g: [g[0][0], *g[1:]]}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_transform_that_returns_nonsense(tf, change):
+    class Odd(sg.Transform):
+        def __call__(self, gradients, variables):
+            return change(gradients)
+
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    with pytest.raises(ValueError, match="Odd returned gradients of shapes"):
+        attempt(model, sg.AdaptiveBatch(sg.FixedBatch(8), transform=Odd()))
+
+
+@pytest.mark.parametrize("returned", [None, np.ones(3, "float32"), (1.0, 2.0, 3.0)], ids=["none", "vector", "three"])
+def test_a_loss_fn_that_returns_nonsense(tf, returned):
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    with pytest.raises(ValueError, match="loss_fn"):
+        attempt(model, sg.AdaptiveBatch(sg.FixedBatch(8), loss_fn=lambda model, data: returned))
 
 
 def test_nothing_to_train(tf):

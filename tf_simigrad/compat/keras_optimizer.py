@@ -31,6 +31,16 @@ def accumulation_steps(optimizer: Any) -> int | None:
     return inner(optimizer).gradient_accumulation_steps if KERAS_3 else None
 
 
+def is_several(optimizer: Any) -> bool:
+    """Whether it is a MultiOptimizer, which holds no learning rate of its own."""
+    return KERAS_3 and isinstance(inner(optimizer), keras.optimizers.MultiOptimizer)
+
+
+def is_broken_nadam(optimizer: Any) -> bool:
+    """Whether it is tf_keras's Nadam, which counts in Python how often a replica has traced it: NaN on several replicas."""
+    return not KERAS_3 and isinstance(inner(optimizer), keras.optimizers.Nadam)
+
+
 def build(optimizer: Any, variables: Sequence[Any]) -> None:
     """Creates the optimizer's variables, in the scope of its strategy. Does nothing where they exist."""
     if is_legacy(inner(optimizer)):
@@ -79,11 +89,6 @@ def update_loss_scale(optimizer: Any, finite: tf.Tensor) -> None:
         tf.cond(tf.equal(counter, optimizer.dynamic_growth_steps - 1), grow, count)
 
     tf.cond(finite, after_finite, optimizer._stateful_handle_non_finite_grads)
-
-
-def is_schedule(optimizer: Any) -> bool:
-    """Whether the learning rate is a LearningRateSchedule."""
-    return isinstance(_held_rate(inner(optimizer)), Schedule)
 
 
 def base_learning_rate(optimizer: Any, step: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,6 @@
 """Private names and version differences of the three Kerases (Keras 3, tf_keras, Keras 2.15): the model."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -77,9 +78,26 @@ def track_loss(model: Any, mean: tf.Tensor, weight: tf.Tensor) -> None:
         model._loss_tracker.update_state(mean, sample_weight=weight)
 
 
-def own_loss_metric() -> Any:
-    """A metric for the loss of a ``loss_fn``: tf_keras tracks only what ``compute_loss`` has seen. Else None."""
-    return None if KERAS_3 else keras.metrics.Mean(name="loss")
+def own_loss_metric(model: Any) -> Any:
+    """A metric for the loss of a ``loss_fn`` where the model's metrics have none; None where they do.
+
+    tf_keras tracks only what ``compute_loss`` has seen, and a Keras 3 model may name metrics of its own in its place.
+    """
+    if KERAS_3 and any(metric is model._loss_tracker for metric in model.metrics):
+        return None
+    return keras.metrics.Mean(name="loss")
+
+
+def metric_results(model: Any) -> dict[str, Any]:
+    """Results of the model's metrics; without those that nothing has updated yet (``compile``'s, under a ``loss_fn``)."""
+    if not KERAS_3:
+        return model.get_metrics_result()
+    results: dict[str, Any] = {}
+    for metric in model.metrics:
+        if getattr(metric, "built", True) is not False:
+            result = metric.result()
+            results.update(result if isinstance(result, dict) else {metric.name: result})
+    return results
 
 
 def count_train_steps(model: Any, steps: int) -> None:
@@ -105,9 +123,12 @@ def autograph_of_keras() -> AbstractContextManager:
     return nullcontext() if KERAS_3 else tf_private.autograph_enabled()
 
 
-def empty_batches_are_safe() -> bool:
-    """Whether BatchNormalization ignores a replica without examples: tf_keras's does, Keras 3's statistics become NaN."""
-    return not KERAS_3
+def empty_batches_are_safe(model: Any) -> bool:
+    """Whether a replica without examples may run the model, or must: a layer that synchronises replicas waits for all.
+
+    tf_keras's BatchNormalization ignores an empty batch; the moving statistics of Keras 3's become NaN.
+    """
+    return not KERAS_3 or any(getattr(layer, "synchronized", False) for layer in model._flatten_layers())
 
 
 def is_built(model: Any) -> bool:
@@ -127,8 +148,15 @@ def unsynchronised_statistics(model: Any, num_replicas: int) -> list[Any]:
 
 
 def batch_dependent_layers(model: Any) -> list[str]:
-    """Names of the layers whose output for one example depends on its micro-batch."""
-    return [layer.name for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    """Names of the layers whose output for one example depends on the micro-batch of its replica."""
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    return [layer.name for layer in layers if not getattr(layer, "synchronized", False)]
+
+
+def has_masked_outputs(model: Any) -> bool:
+    """Whether an output of a functional model carries a mask, so that the loss is a mean over what is not masked."""
+    outputs = getattr(model, "outputs", None) or []
+    return any(getattr(output, "_keras_mask", None) is not None for output in outputs)
 
 
 def regularised_layers(model: Any) -> list[str]:
@@ -231,8 +259,27 @@ def repair_evaluation(model: Any, num_replicas: int) -> None:
     model.test_function = test_function
 
 
-def restore_train_function(model: Any) -> Any:
-    """Makes Keras's own train function anew, stores it in the model and returns it."""
+def restored_train_function(model: Any) -> Any:
+    """Keras's own train function, made anew and stored in the model."""
     model.train_function = None
     model.make_train_function()
     return model.train_function
+
+
+def watch_make_train_function(model: Any, before: Callable[[], None]) -> None:
+    """Calls ``before`` whenever Keras asks for a train function: once per ``fit`` and per ``train_on_batch``."""
+    unwatch_make_train_function(model)
+    original = model.make_train_function
+
+    def make_train_function(*args: Any, **kwargs: Any) -> Any:
+        before()
+        return original(*args, **kwargs)
+
+    make_train_function.watches = True  # type: ignore[attr-defined]
+    object.__setattr__(model, "make_train_function", make_train_function)
+
+
+def unwatch_make_train_function(model: Any) -> None:
+    """Undoes ``watch_make_train_function``; does nothing where it was not called."""
+    if hasattr(vars(model).get("make_train_function"), "watches"):
+        object.__delattr__(model, "make_train_function")

@@ -2,6 +2,8 @@
 
 from tf_simigrad.records import BatchPlan
 
+_MOST_MICRO_STEPS = 2**31 - 1  # they are counted in int32 in the graph
+
 
 def feasible_plan(
     wanted_batch_size: float,
@@ -31,6 +33,11 @@ def feasible_plan(
     Raises:
         ValueError: If no multiple of the unit lies within the bounds with enough micro-steps.
     """
+    if wanted_batch_size / unit_examples >= _MOST_MICRO_STEPS:
+        raise ValueError(
+            f"A batch size of {wanted_batch_size:g} examples takes over {_MOST_MICRO_STEPS} micro-steps of {unit_examples}. "
+            "Choose a smaller batch size, or larger dataset elements."
+        )
     nearest = max(round_half_up(wanted_batch_size / unit_examples), 1)
     if fixed:
         steps = max(nearest, min_micro_steps)

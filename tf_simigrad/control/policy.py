@@ -3,9 +3,9 @@
 import abc
 import logging
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from tf_simigrad.control import noise_average
@@ -25,7 +25,7 @@ class PolicyState:
     """
 
     wanted_batch_size: float
-    memory: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    memory: Mapping[str, float] = field(default_factory=dict)
 
 
 class Policy(abc.ABC):
@@ -72,7 +72,7 @@ class Policy(abc.ABC):
             A state whose wanted batch size is ``initial_batch_size``, or the minimum where that is None.
         """
         start = self.min_batch_size if self.initial_batch_size is None else self.initial_batch_size
-        return PolicyState(wanted_batch_size=start)
+        return PolicyState(wanted_batch_size=int(start))
 
     @abc.abstractmethod
     def next_state(self, state: PolicyState, report: UpdateReport) -> PolicyState:
@@ -109,12 +109,12 @@ def check_bounds(policy: Policy) -> None:
 
 def is_count(value: object) -> bool:
     """Whether the value is a whole number of examples, 1 or more; a bool is not."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _check_target(policy: "SimiGrad | NoiseScale") -> None:
     target = policy.target_similarity
-    if not (isinstance(target, (int, float)) and math.isfinite(target) and 0 < target < 1):
+    if not (isinstance(target, numbers.Real) and math.isfinite(target) and 0 < target < 1):
         raise ValueError(
             f"{type(policy).__name__}: target_similarity={target!r} must lie strictly between 0 and 1. At 0 the batch would "
             "shrink to nothing, at 1 it would grow to its bound; 0.2 suits images, 0.8 BERT pretraining."
@@ -122,7 +122,7 @@ def _check_target(policy: "SimiGrad | NoiseScale") -> None:
 
 
 def _clamped(policy: Policy, batch_size: float) -> float:
-    return min(max(batch_size, policy.min_batch_size), policy.max_batch_size)
+    return float(min(max(batch_size, policy.min_batch_size), policy.max_batch_size))
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class NoiseScale(Policy):
 
     def initial_state(self) -> PolicyState:
         """The state before the first update: the initial batch size and empty averages."""
-        return replace(super().initial_state(), memory=MappingProxyType(dict(noise_average.EMPTY)))
+        return replace(super().initial_state(), memory=dict(noise_average.EMPTY))
 
     def batch_size_at(self, noise_scale: float) -> float:
         """The batch size in examples at which a noise scale of that many examples shows the target similarity."""
@@ -227,7 +227,7 @@ class NoiseScale(Policy):
     def next_state(self, state: PolicyState, report: UpdateReport) -> PolicyState:
         """Averages the report, then moves the batch size where it is more than a tenth from the one asked for."""
         memory = noise_average.updated(state.memory, report)
-        state = replace(state, memory=MappingProxyType(memory))
+        state = replace(state, memory=memory)
         scale = noise_average.noise_scale(memory)
         if scale is None:
             if memory["weight"] > 0:

@@ -20,18 +20,9 @@ def dot(left: Sequence[tf.Tensor], right: Sequence[tf.Tensor]) -> tf.Tensor:
     Returns:
         Float32 scalar.
     """
-    return tf.add_n([_sum(a * b) for a, b in zip(left, right, strict=True)])
+    return tf.add_n([tf.reduce_sum(a * b) for a, b in zip(left, right, strict=True)])
 
 
 def squared_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Squared Euclidean norm of a list of float32 tensors as if it were one long vector: a float32 scalar."""
     return dot(tensors, tensors)
-
-
-def global_norm(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Euclidean norm of a list of float32 tensors as if it were one long vector: a float32 scalar."""
-    return tf.sqrt(squared_norm(tensors))
-
-
-def _sum(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tensor)

@@ -29,10 +29,6 @@ class Replicas:
         """The strategy's class name, for messages."""
         return type(self._strategy).__name__
 
-    def same_as(self, strategy: tf.distribute.Strategy) -> bool:
-        """Whether these are the replicas of that strategy."""
-        return self._strategy is strategy
-
     def scope(self) -> contextlib.AbstractContextManager:
         """The strategy's scope, in which its variables are to be made."""
         return self._strategy.scope()
@@ -48,10 +44,6 @@ class Replicas:
     def local(self, value: Any) -> tuple:
         """The parts of a per-replica value or variable, one per local replica. Cross-replica context."""
         return self._strategy.experimental_local_results(value)
-
-    def total(self, value: Any) -> tf.Tensor:
-        """The sum of a per-replica scalar over all replicas. Cross-replica context."""
-        return tf.add_n(self.local(value))
 
     def per_replica_variable(self, shape: Sequence[int], name: str) -> tf.Variable:
         """A float32 variable of zeros of which each replica has its own, to be used in replica context."""

@@ -11,6 +11,7 @@ from tf_simigrad.core.similarity import STATISTICS
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.fit.checks import check_model, warn_of
 from tf_simigrad.fit.control_loop import ControlLoop, LoopState
+from tf_simigrad.fit.slot import TrainFunctionSlot
 from tf_simigrad.fit.train_function import END_OF_DATA, TrainFunction
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.records import UpdateRecord
@@ -22,10 +23,11 @@ _LOG = logging.getLogger("tf_simigrad")
 class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     """Adapts the batch size inside ``model.fit``, and the learning rate with it.
 
-    The dataset given to ``fit`` yields micro-batches (``micro_batch_size * replicas`` examples each). Gradients are summed over
-    as many of them as the policy wants, reduced once, measured, and applied once. Progress bar, epochs, validation and the
-    other callbacks stay what they are. What is pending at the end of an epoch is carried into the next one and flushed at the
-    end of the last; where training stops before, it is discarded, counted in ``discarded_examples``, and logged.
+    The dataset given to ``fit`` yields micro-batches of equal size (``micro_batch_size * replicas`` examples each).
+    Gradients are summed over as many of them as the policy wants, reduced once, measured, and applied once. Progress bar,
+    epochs, validation and the other callbacks stay what they are. What is pending at the end of an epoch is carried into the
+    next one and flushed at the end of the last; where training stops before, it is discarded, counted in
+    ``discarded_examples``, and logged.
 
     The effective learning rate is the optimizer's own (which other callbacks may change; a LearningRateSchedule is evaluated
     at ``examples_seen // reference_batch_size``) times the rule's multiplier. ``optimizer.iterations`` counts updates. A
@@ -41,7 +43,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         reference_batch_size: Batch size in examples that the optimizer's learning rate was tuned for. None: the first one.
         transform: A ``Transform`` of the mean gradient, or a sequence of them, applied in order.
         loss_fn: ``loss_fn(model, data)`` returns the mean loss of one micro-batch, or ``(mean_loss, weight)`` where the mean is
-            not over examples (tokens, say). For models that override ``train_step``.
+            not over examples (tokens, say). For models that override ``train_step``. Called in replica context, for the
+            examples of one replica; not to be divided by the number of replicas.
         verbose: 0 prints nothing, 1 a line per epoch.
 
     Raises:
@@ -86,8 +89,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             raise ValueError(f"reference_batch_size={reference_batch_size!r} must be a whole number of examples, or None.")
         if loss_fn is not None and not callable(loss_fn):
             raise ValueError(f"loss_fn={loss_fn!r} must be callable: loss_fn(model, data) -> mean loss of one micro-batch.")
-        self.policy = policy
         self.verbose = verbose
+        self._policy = policy
         self._statistic = statistic
         self._rule = lr_rules.resolve(learning_rate_rule)
         self._transforms = _as_list(transform)
@@ -99,11 +102,16 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         self._parts_key: tuple = ()
         self._owner: tuple[Any, Any] | None = None
         self._restored: list | None = None
-        self._installed: Callable | None = None
-        self._previous: Any = None
-        self._armed_step: int | None = None
+        self._is_resumed = False
+        self._is_new = True
+        self._slot: TrainFunctionSlot | None = None
         self._epoch = 0
         self._steps_of_first_epoch = 0
+
+    @property
+    def policy(self) -> Policy:
+        """The policy it was made with."""
+        return self._policy
 
     @property
     def history(self) -> list[UpdateRecord]:
@@ -117,7 +125,10 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
 
     @property
     def discarded_examples(self) -> int:
-        """Examples that were accumulated when training stopped, and never entered an update."""
+        """Examples that were accumulated when training stopped, and never entered an update.
+
+        Those of a ``fit`` that ended by an exception are counted when the next one begins.
+        """
         return self._loop.state.discarded_examples
 
     @property
@@ -132,7 +143,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
 
     @property
     def traces(self) -> int:
-        """How often the functions of the training step were traced: 1, whatever the batch size did."""
+        """How often the functions of the training step were traced: 1, whatever the batch size did (calls, if run eagerly)."""
         return 0 if self._parts is None else max(self._parts.step.traces.values())
 
     def set_batch_size(self, batch_size: int) -> None:
@@ -168,18 +179,14 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         if self._function is not None:
             self._function.discard_pending()  # on_train_end was not called: the last fit ended by an exception
         self._take_over_state(model)
-        self._armed_step = None
         self._steps_of_first_epoch = 0
         self._function = None
-        current = model.train_function
-        self._previous = None if hasattr(current, "adaptive_batch") else current
-        self._installed = self._wrapper()
-        model.train_function = self._installed
+        self._slot = TrainFunctionSlot(model, self._call)
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Makes sure that no other callback has taken this one's place. Called by Keras."""
-        if self.model.train_function is not self._installed:
-            self.model.train_function = self._previous
+        if self._slot is None or not self._slot.is_taken:
+            keras_private.restored_train_function(self.model)
             raise ValueError("Another callback has replaced the train function of this fit. Pass one AdaptiveBatch only.")
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -189,8 +196,9 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             self._parts.forward.reset_metrics()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Arms one call of the train function: without it, that call belongs to a ``fit`` without this callback."""
-        self._armed_step = batch
+        """Announces one call of the train function. Called by Keras."""
+        if self._slot is not None:
+            self._slot.arm(batch)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Prints a line if ``verbose``. Called by Keras."""
@@ -210,45 +218,35 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         if self._function is not None:
             self._function.discard_pending()
             self._function = None
-        self._uninstall()
+        if self._slot is not None:
+            self._slot.release()
 
-    def _wrapper(self) -> Callable:
-        def train_function(iterator: Any) -> Any:
-            if self._armed_step is None:
-                self._uninstall()
-                return keras_private.restore_train_function(self.model)(iterator)
-            first, self._armed_step = self._armed_step, None
-            if self._function is None:
-                self._function = self._prepared(iterator)
-            elements = keras_private.steps_per_execution(self.model)
-            steps = self.params.get("steps") or self._steps_of_first_epoch
-            try:
-                return self._function(
-                    iterator,
-                    elements,
-                    ends_epoch=bool(steps) and first + elements >= steps,
-                    ends_training=self._epoch + 1 >= self.params["epochs"],
-                )
-            except END_OF_DATA:
-                self._steps_of_first_epoch = keras_private.steps_after_first_epoch(first, elements)
-                raise
-
-        train_function.adaptive_batch = self  # type: ignore[attr-defined]
-        return train_function
-
-    def _uninstall(self) -> None:
-        if self.model.train_function is self._installed:
-            self.model.train_function = self._previous
+    def _call(self, iterator: Any, first: int) -> Any:
+        if self._function is None:
+            self._function = self._prepared(iterator)
+        elements = keras_private.steps_per_execution(self.model)
+        steps = self.params.get("steps") or self._steps_of_first_epoch
+        try:
+            return self._function(
+                iterator,
+                elements,
+                ends_epoch=bool(steps) and first + elements >= steps,
+                ends_training=self._epoch + 1 >= self.params["epochs"],
+            )
+        except END_OF_DATA:
+            self._steps_of_first_epoch = keras_private.steps_after_first_epoch(first, elements)
+            raise
 
     def _take_over_state(self, model: Any) -> None:
         """Goes on where the last ``fit`` of the same model and optimizer ended; anything else begins anew."""
-        if self._owner is None or self._owner[0] is not model or self._owner[1] is not model.optimizer:
+        owned = self._owner is not None and self._owner[0] is model and self._owner[1] is model.optimizer
+        if not owned and not self._is_resumed:
             if self._owner is not None:
                 _LOG.info("Another model or optimizer than in the last fit: the batch size and the history begin anew.")
                 self._loop = self._new_loop()
-            if self._restored is None:
-                self._loop.state.schedule_offset = keras_optimizer.iterations(model.optimizer)
-            self._owner = (model, model.optimizer)
+            self._is_new = True
+        self._is_resumed = False
+        self._owner = (model, model.optimizer)
 
     def _prepared(self, iterator: Any) -> TrainFunction:
         """The train function of this ``fit``; traces and accumulators of the last one are kept where they still fit."""
@@ -257,10 +255,13 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             keras_private.build_from(self.model, iterator, self._loss_fn)
         key = (*keras_private.compiled_identity(self.model), *(id(v) for v in self.model.trainable_variables))
         if self._parts is None or key != self._parts_key:
-            warn_of(self.model, replicas)
+            warn_of(self.model, replicas, self._loss_fn is not None)
             self._parts = assemble(self.model, replicas, self._statistic, self._transforms, self._loss_fn)
             self._parts_key = key
-        lone = self.policy.needs_similarity and replicas.count == 1
+        if self._is_new:  # not earlier: a callback such as BackupAndRestore sets the iterations when training begins
+            self._loop.state.schedule_offset = keras_optimizer.iterations(self.model.optimizer)
+            self._is_new = False
+        lone = self._policy.needs_similarity and replicas.count == 1
         self._loop.start(min_micro_steps=2 if lone else 1)
         function = TrainFunction(self.model, self._parts, self._loop)
         if self._restored is not None:
@@ -269,19 +270,20 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         return function
 
     def _new_loop(self) -> ControlLoop:
-        return ControlLoop(self.policy, self._rule, self._reference_batch_size)
+        return ControlLoop(self._policy, self._rule, self._reference_batch_size)
 
     def state_to_save(self) -> tuple[LoopState, list]:
-        """What ``EpochCheckpoint`` saves: the loop's state, and the accumulated sums as arrays."""
-        return self._loop.state, [] if self._parts is None else self._parts.accumulator.to_arrays()
+        """What ``EpochCheckpoint`` saves: the loop's state, and the accumulated sums as arrays if there are any."""
+        pending = self._parts is not None and self._loop.state.pending_steps > 0
+        return self._loop.state, self._parts.accumulator.to_arrays() if pending and self._parts else []
 
-    def state_to_resume(self, model: Any, state: LoopState, arrays: list) -> None:
-        """Takes what ``state_to_save`` gave, for the next ``fit`` of that model."""
+    def state_to_resume(self, state: LoopState, arrays: list) -> None:
+        """Takes what ``state_to_save`` gave, for the next ``fit``."""
         self._function = None
         self._loop = self._new_loop()
-        self._loop.state = state
-        self._owner = (model, model.optimizer)
+        self._loop.resume(state)
         self._restored = arrays or None
+        self._is_resumed, self._is_new = True, False
 
 
 def _as_list(transform: Transform | Sequence[Transform] | None) -> list[Transform]:

@@ -56,6 +56,11 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         self._adaptive = adaptive_batch
         self._keep = keep
 
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Makes sure that the adaptive callback belongs to this ``fit``. Called by Keras."""
+        if self._adaptive.model is not self.model:
+            raise ValueError("The AdaptiveBatch given to EpochCheckpoint is not among the callbacks of this fit. Pass both.")
+
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Saves. Called by Keras."""
         target = self._directory / f"epoch-{epoch + 1:05d}"
@@ -98,7 +103,7 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         state = json.loads((saved[-1] / _STATE).read_text())
         with np.load(saved[-1] / _PENDING) as pending:
             arrays = [pending[name] for name in pending.files]
-        self._adaptive.state_to_resume(model, LoopState.from_json(state["loop"]), arrays)
+        self._adaptive.state_to_resume(LoopState.from_json(state["loop"]), arrays)
         return state["epochs"]
 
     def _objects(self, model: Any) -> tf.train.Checkpoint:

@@ -26,12 +26,7 @@ def check_model(model: Any, has_loss_fn: bool) -> None:
             "Pass AdaptiveBatch(..., loss_fn=lambda model, data: <mean loss of one micro-batch>), or override compute_loss "
             "instead of train_step."
         )
-    steps = keras_optimizer.accumulation_steps(model.optimizer)
-    if steps:
-        raise ValueError(
-            f"The optimizer accumulates gradients by itself (gradient_accumulation_steps={steps}). AdaptiveBatch accumulates, "
-            "and decides how often; construct the optimizer without gradient_accumulation_steps."
-        )
+    _check_optimizer(model)
     if model.jit_compile and model.distribute_strategy.num_replicas_in_sync > 1:
         raise ValueError(
             "jit_compile=True with several replicas does not work in either Keras off TPU (a compiled function may not use "
@@ -39,6 +34,27 @@ def check_model(model: Any, has_loss_fn: bool) -> None:
         )
     if not has_loss_fn:
         _check_losses(model)
+
+
+def _check_optimizer(model: Any) -> None:
+    if model.optimizer is None:
+        raise ValueError("The model was compiled without an optimizer. Pass one: model.compile(optimizer=..., loss=...).")
+    if keras_optimizer.is_several(model.optimizer):
+        raise ValueError(
+            "MultiOptimizer is not supported: its parts have learning rates of their own, which the rule would not reach. Use "
+            "one optimizer for all variables."
+        )
+    if keras_optimizer.is_broken_nadam(model.optimizer) and model.distribute_strategy.num_replicas_in_sync > 1:
+        raise ValueError(
+            "tf_keras's Nadam gives NaN on several replicas once its variables are built before the first step. Use Adam, one "
+            "replica, or Keras 3."
+        )
+    steps = keras_optimizer.accumulation_steps(model.optimizer)
+    if steps:
+        raise ValueError(
+            f"The optimizer accumulates gradients by itself (gradient_accumulation_steps={steps}). AdaptiveBatch accumulates, "
+            "and decides how often; construct the optimizer without gradient_accumulation_steps."
+        )
 
 
 def _check_keras(model: Any) -> None:
@@ -62,14 +78,14 @@ def _check_keras(model: Any) -> None:
 def _check_losses(model: Any) -> None:
     for loss in tf.nest.flatten(model.loss):
         reduction = getattr(loss, "reduction", None)
-        if reduction in ("sum", "mean_with_sample_weight"):
+        if hasattr(loss, "reduction") and reduction in ("sum", "none", None, "mean_with_sample_weight"):
             raise ValueError(
                 f"The loss {loss.name!r} has reduction={reduction!r}, which is no mean over examples: micro-batches of it do "
                 "not average to the large batch. Use reduction='sum_over_batch_size', or a loss_fn that returns (mean, weight)."
             )
 
 
-def warn_of(model: Any, replicas: Replicas) -> None:
+def warn_of(model: Any, replicas: Replicas, has_loss_fn: bool) -> None:
     """Logs what a user may want to know about this model. To be called once it is built."""
     penalised = keras_private.regularised_layers(model)
     if penalised:
@@ -83,6 +99,13 @@ def warn_of(model: Any, replicas: Replicas) -> None:
         _LOG.warning(
             "The layers %s normalise over the micro-batch of each replica, whatever the batch size is.", ", ".join(dependent)
         )
+    if keras_private.has_masked_outputs(model) and not has_loss_fn:
+        _LOG.warning(
+            "An output of the model is masked: its loss is a mean over what is not masked in each micro-batch, and the update "
+            "weighs micro-batches by their examples. For the mean over all, pass loss_fn=... that returns (mean_loss, weight)."
+        )
+    if has_loss_fn:
+        _LOG.info("With a loss_fn, metrics given to compile or updated in train_step are not updated; the loss is.")
     if keras_private.overrides_compute_metrics(model):
         _LOG.warning(
             "%s overrides compute_metrics: it is called, but the logs hold the results of model.metrics only.",

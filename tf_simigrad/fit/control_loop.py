@@ -1,14 +1,15 @@
 """The host's side of adaptive training: clock, plan, history. No TensorFlow."""
 
 import logging
-import sys
+import math
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tf_simigrad.control import noise_average
 from tf_simigrad.control.plan import feasible_plan
-from tf_simigrad.control.policy import FixedBatch, Policy, PolicyState
+from tf_simigrad.control.policy import FixedBatch, Policy, PolicyState, is_count
 from tf_simigrad.core import lr_rules
 from tf_simigrad.records import BatchPlan, UpdateRecord, UpdateReport
 
@@ -21,6 +22,7 @@ class LoopState:
 
     Attributes:
         policy: The policy's state.
+        policy_name: The class of the policy that the state belongs to.
         noise: Moving averages for the learning-rate rule (``control.noise_average``).
         examples_seen: Examples of all updates so far, skipped ones included.
         pending_steps: Micro-steps accumulated since the last update.
@@ -32,6 +34,7 @@ class LoopState:
     """
 
     policy: PolicyState
+    policy_name: str = ""
     noise: Mapping[str, float] = field(default_factory=lambda: dict(noise_average.EMPTY))
     examples_seen: int = 0
     pending_steps: int = 0
@@ -70,12 +73,30 @@ class ControlLoop:
 
     def __init__(self, policy: Policy, rule: lr_rules.LearningRateRule, reference_batch_size: int | None) -> None:
         self.policy = policy
-        self._rule = rule
-        self.state = LoopState(policy.initial_state(), reference_batch_size=reference_batch_size)
         self._is_fixed = isinstance(policy, FixedBatch)
+        self._rule = rule
+        self.state = LoopState(
+            self._checked(policy.initial_state()), type(policy).__name__, reference_batch_size=reference_batch_size
+        )
         self._unit_examples: int | None = None
         self._min_micro_steps = 1
         self._plan: BatchPlan | None = None
+
+    def resume(self, state: LoopState) -> None:
+        """Goes on from a saved state. Of another policy only the batch size is taken, moved into the bounds of this one."""
+        low, high = self.policy.min_batch_size, self.policy.max_batch_size
+        wanted = state.policy.wanted_batch_size
+        inside = wanted if low <= wanted <= high or self._is_fixed else min(max(wanted, low), high)
+        if self._is_fixed and state.policy_name != self.state.policy_name:
+            inside = low
+        if state.policy_name != self.state.policy_name:
+            policy = replace(self.state.policy, wanted_batch_size=inside)
+            _LOG.warning("Resumed from a %s: %s begins with %g examples.", state.policy_name, self.state.policy_name, inside)
+        else:
+            policy = replace(state.policy, wanted_batch_size=inside)
+            if inside != wanted:
+                _LOG.warning("Resumed at %g examples, moved into the bounds of the policy: %g.", wanted, inside)
+        self.state = replace(state, policy=policy, policy_name=self.state.policy_name)
 
     @property
     def is_planned(self) -> bool:
@@ -106,24 +127,37 @@ class ControlLoop:
         if self.state.reference_batch_size is None:
             self.state.reference_batch_size = self.plan.batch_size
         wanted, planned = self.state.policy.wanted_batch_size, self.plan.batch_size
-        if wanted != planned:
+        if wanted != planned and not self.state.history:
             _LOG.warning(
-                "The batch size starts at %d instead of %g examples: batches are multiples of %d, the examples of one "
-                "dataset element.",
+                "The batch size starts at %d instead of %g examples: the nearest that is a multiple of %d (one dataset "
+                "element), within the bounds, and has %d micro-steps or more.",
                 planned,
                 wanted,
                 unit_examples,
+                self._min_micro_steps,
             )
+
+    def check_unit(self, report: UpdateReport) -> None:
+        """Plans anew, and says so, if the dataset has elements of more examples than the first one had."""
+        unit = -(-report.batch_size // report.micro_steps)
+        if self._unit_examples is not None and unit > self._unit_examples:
+            _LOG.warning(
+                "An update of %d micro-steps had %d examples where %d were planned: the dataset's elements differ in size. "
+                "Batch sizes are multiples of %d from now on; use elements of equal size to keep them exact.",
+                report.micro_steps,
+                report.batch_size,
+                report.micro_steps * self._unit_examples,
+                unit,
+            )
+            self._unit_examples = unit
 
     def set_batch_size(self, batch_size: int) -> None:
         """Takes a batch size from the user; see ``AdaptiveBatch.set_batch_size``."""
-        low, high = (1, sys.maxsize) if self._is_fixed else (self.policy.min_batch_size, self.policy.max_batch_size)
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or not low <= batch_size <= high:
-            raise ValueError(
-                f"set_batch_size({batch_size!r}): expected a whole number of examples within {low} to {high}, the "
-                "bounds of the policy."
-            )
-        self.state.policy = replace(self.state.policy, wanted_batch_size=batch_size)
+        low, high = self.policy.min_batch_size, self.policy.max_batch_size
+        if not is_count(batch_size) or not (self._is_fixed or low <= batch_size <= high):
+            bounds = "1 or more" if self._is_fixed else f"within {low} to {high}, the bounds of the policy"
+            raise ValueError(f"set_batch_size({batch_size!r}): expected a whole number of examples, {bounds}.")
+        self.state.policy = replace(self.state.policy, wanted_batch_size=int(batch_size))
         if self._unit_examples is not None:
             self._replan()
             _LOG.info(
@@ -172,6 +206,7 @@ class ControlLoop:
         """
         records = []
         for index, report in enumerate(reports):
+            self.check_unit(report)
             self.state.examples_seen += report.batch_size
             self.state.skipped_updates += report.skipped
             records.append(
@@ -189,7 +224,7 @@ class ControlLoop:
             if report.skipped or (self.policy.needs_similarity and report.similarity is None):
                 continue
             self.state.noise = noise_average.updated(self.state.noise, report)
-            after = self.policy.next_state(self.state.policy, report)
+            after = self._checked(self.policy.next_state(self.state.policy, report))
             if index < len(reports) - 1:
                 after = replace(after, wanted_batch_size=self.state.policy.wanted_batch_size)
             self.state.policy = after
@@ -197,3 +232,15 @@ class ControlLoop:
         if records:
             self._replan()
         return records
+
+    def _checked(self, state: PolicyState) -> PolicyState:
+        """What the policy returned, which may be a user's: a state with a finite size within the bounds, or a ValueError."""
+        wanted: Any = getattr(state, "wanted_batch_size", None)
+        low, high = self.policy.min_batch_size, self.policy.max_batch_size
+        usable = isinstance(wanted, numbers.Real) and math.isfinite(wanted)
+        if not isinstance(state, PolicyState) or not usable or not (self._is_fixed or low <= wanted <= high):
+            raise ValueError(
+                f"{type(self.policy).__name__}.next_state returned {state!r}. Expected a PolicyState whose wanted_batch_size "
+                f"is a number within {low} to {high}: dataclasses.replace(state, wanted_batch_size=...)."
+            )
+        return state

@@ -11,6 +11,7 @@ from tf_simigrad.compat import keras_optimizer, keras_private, tf_private
 from tf_simigrad.fit.control_loop import ControlLoop
 from tf_simigrad.records import UpdateRecord, UpdateReport
 from tf_simigrad.train.assemble import TrainParts
+from tf_simigrad.train.forward import batch_tensor
 from tf_simigrad.train.train_step import ExecutionInputs
 from tf_simigrad.train.update import REPORT, UpdateInputs
 
@@ -80,11 +81,9 @@ class TrainFunction:
         spec = getattr(iterator, "element_spec", None)
         if self._loop.is_planned or spec is None:
             return
-        shapes = [
-            s.shape for s in tf.nest.flatten(tf_private.first_replica_spec(spec)) if getattr(s, "shape", None) is not None
-        ]
-        if shapes and shapes[0].rank and shapes[0][0] is not None:
-            self._loop.set_unit(shapes[0][0] * self._parts.replicas.count)
+        shape = batch_tensor(tf_private.first_replica_spec(spec)).shape
+        if shape.rank and shape[0] is not None:
+            self._loop.set_unit(shape[0] * self._parts.replicas.count)
 
     def _loop_on_host(self, iterator: Any, elements: int) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
@@ -162,7 +161,7 @@ class TrainFunction:
         records = self._loop.observe(reports)
         if any(r.skipped for r in records):
             _LOG.warning(
-                "The gradient of an update was not finite: %d examples seen, weights left alone.",
+                "The squared norm of an update's gradient was not finite: %d examples seen, weights left alone.",
                 self._loop.state.examples_seen,
             )
         self._last = _logs_of(records[-1], multiplier)

@@ -1,6 +1,5 @@
 """Gradient sums and counters of the micro-steps since the last update, one set per replica."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,11 +26,6 @@ class Accumulator:
             [replicas.per_replica_variable(v.shape, f"gradient_sum_{slot}") for v in variables] for slot in range(slots)
         ]
         self._counters = replicas.per_replica_variable([slots, len(COUNTERS)], "counters")
-
-    @property
-    def elements(self) -> int:
-        """Float32 elements held per replica."""
-        return self._slots * (sum(math.prod(v.shape) for v in self._sums[0]) + len(COUNTERS))
 
     def add(self, weighted: Sequence[tf.Tensor | None], counters: tf.Tensor, slot: tf.Tensor) -> None:
         """Adds one micro-gradient. Replica context.

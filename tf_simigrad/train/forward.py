@@ -40,7 +40,7 @@ class Forward:
         self._variables = list(variables)
         self._num_replicas = num_replicas
         self._loss_fn = loss_fn
-        self._loss = keras_private.own_loss_metric() if loss_fn is not None else None
+        self._loss = keras_private.own_loss_metric(model) if loss_fn is not None else None
 
     def own_metrics(self) -> dict[str, tf.Tensor]:
         """The mean loss of ``loss_fn``, where the model does not track it itself. Cross-replica context."""
@@ -87,13 +87,21 @@ class Forward:
         return loss, examples, float(self._num_replicas)
 
 
+def batch_tensor(data: Any) -> Any:
+    """The tensor (or spec) of a dataset element whose first dimension counts the examples: a target's, else an input's."""
+    x, y, _ = keras_private.keras.utils.unpack_x_y_sample_weight(data)
+    return next(t for t in (*tf.nest.flatten(y), *tf.nest.flatten(x)) if t is not None)
+
+
 def count_examples(data: Any) -> tf.Tensor:
-    """Examples in one replica's part of a dataset element: the first dimension of its first tensor. Int32 scalar."""
-    return tf.shape(next(t for t in tf.nest.flatten(data) if t is not None), out_type=tf.int32)[0]
+    """Examples in one replica's part of a dataset element. Int32 scalar."""
+    return tf.shape(batch_tensor(data), out_type=tf.int32)[0]
 
 
 def _with_weight(returned: Any, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    loss, weight = returned if isinstance(returned, tuple) else (returned, examples)
+    loss, weight = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, examples)
+    if loss is None or weight is None or isinstance(loss, tuple):
+        raise ValueError(f"loss_fn(model, data) returned {returned!r}. Expected the mean loss, or (mean loss, weight).")
     loss, weight = tf.cast(loss, tf.float32), tf.cast(weight, tf.float32)
     if loss.shape.rank != 0 or weight.shape.rank != 0:
         raise ValueError(

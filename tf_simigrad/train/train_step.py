@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_simigrad.compat import keras_private
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.train.accumulator import Accumulator
-from tf_simigrad.train.forward import Forward, MicroGradient
+from tf_simigrad.train.forward import Forward, MicroGradient, batch_tensor
 from tf_simigrad.train.update import REPORT, Update, UpdateInputs
 
 
@@ -63,7 +63,7 @@ class TrainStep:
         if not model.run_eagerly:
             self.micro_step = tf.function(self._next_micro_step, reduce_retracing=True)
         # The update holds blocking collectives, which replicas that run eagerly, one after the other, would never meet in.
-        self.update: Callable = tf.function(self._run_update)
+        self._traced_update: Callable = tf.function(self._run_update)
         self.average_statistics: Callable = tf.function(self._run_average)
         self.execution: Callable = tf.function(self._run_execution)
 
@@ -88,21 +88,23 @@ class TrainStep:
 
     def _metrics(self) -> dict:
         """Results of all metrics, each over all replicas. Cross-replica context."""
-        return {**self._forward.own_metrics(), **self._model.get_metrics_result()}
+        return {**self._forward.own_metrics(), **keras_private.metric_results(self._model)}
 
     def _accumulate_one(self, data: Any, slot: tf.Tensor) -> None:
         """Forward, backward, add. Replica context."""
         tensors = [t for t in tf.nest.flatten(data, expand_composites=True) if t is not None]
         # Counts of static shapes are constants to the graph: without this they would be added even where the data has ended.
         with tf.control_dependencies(tensors):
-            if self._replicas.count == 1 or keras_private.empty_batches_are_safe() or tensors[0].shape[0] is not None:
+            first = batch_tensor(data)
+            safe = self._replicas.count == 1 or first.shape[0] is not None or keras_private.empty_batches_are_safe(self._model)
+            if safe:
                 self._add(self._forward(data), slot)
             else:
-                tf.cond(tf.shape(tensors[0])[0] > 0, lambda: self._add(self._forward(data), slot), lambda: None)
+                tf.cond(tf.shape(first)[0] > 0, lambda: self._add(self._forward(data), slot), lambda: None)
 
     def _add(self, micro: MicroGradient, slot: tf.Tensor) -> None:
         for index, gradient in enumerate(micro.weighted):
-            self._update.has_gradient[index] = gradient is not None
+            self._update.has_gradient[index] |= gradient is not None
         norms = tf.constant(0.0)
         if self._needs_norms:
             squares = tf.add_n([tf.reduce_sum(tf.square(g)) for g in micro.weighted if g is not None])
@@ -110,10 +112,14 @@ class TrainStep:
         present = tf.cast(micro.weight > 0, tf.float32)
         self._accumulator.add(micro.weighted, tf.stack([micro.examples, micro.weight, norms, present]), slot)
 
+    def update(self, inputs: UpdateInputs) -> tf.Tensor:
+        """Ends the accumulation; see ``train.update.Update``. Traced once, and again if a variable gets its first gradient."""
+        return self._traced_update(inputs, tuple(self._update.has_gradient))
+
     @tf.autograph.experimental.do_not_convert
-    def _run_update(self, inputs: UpdateInputs) -> tf.Tensor:
+    def _run_update(self, inputs: UpdateInputs, has_gradient: tuple[bool, ...]) -> tf.Tensor:
         self.traces["update"] += 1
-        return self._update(inputs)
+        return self._update(inputs, has_gradient)
 
     @tf.autograph.experimental.do_not_convert
     def _run_average(self) -> None:
@@ -140,7 +146,6 @@ class TrainStep:
             tf.cond(more, lambda: self._run_micro_step(element.get_value(), pending % 2), lambda: None)
             pending += tf.cast(more, tf.int32)
             full = tf.logical_and(more, pending >= inputs.micro_steps)
-
 
             def update() -> tuple:
                 step = inputs.schedule_offset + seen // inputs.reference_batch_size

@@ -70,17 +70,18 @@ class Update:
         self._statistics = [
             keras_private.tf_variable(v) for v in keras_private.unsynchronised_statistics(model, replicas.count)
         ]
-        self.has_gradient = [True] * len(self._variables)
+        self.has_gradient = [False] * len(self._variables)
 
-    def __call__(self, inputs: UpdateInputs) -> tf.Tensor:
+    def __call__(self, inputs: UpdateInputs, has_gradient: Sequence[bool]) -> tf.Tensor:
         """Runs the update. Cross-replica context: every condition stands here, none around a collective in a replica.
 
         Args:
             inputs: Multiplier and schedule step.
+            has_gradient: For each variable, whether a micro-step has had a gradient of it.
 
         Returns:
-            Float32 vector, the entries of ``REPORT``. Of a gradient that is not finite: the weights and the optimizer are
-            left alone, the accumulation is dropped.
+            Float32 vector, the entries of ``REPORT``. Of a gradient whose squared norm is not finite: the weights and the
+            optimizer are left alone, the accumulation is dropped.
         """
         base = keras_optimizer.base_learning_rate(self._optimizer, inputs.schedule_step)
         effective = base * inputs.multiplier
@@ -90,7 +91,8 @@ class Update:
 
         def apply() -> None:
             with keras_optimizer.reduced_gradients(self._optimizer), keras_optimizer.learning_rate(self._optimizer, effective):
-                self._replicas.run(self._transform_and_apply, (gradients,))
+                present = [g if has else None for g, has in zip(gradients, has_gradient, strict=True)]
+                self._replicas.run(self._transform_and_apply, (present,))
 
         tf.cond(finite, apply, lambda: None)
         keras_optimizer.update_loss_scale(self._optimizer, finite)
@@ -107,11 +109,20 @@ class Update:
         self.average_statistics()
         return means, tf.stack([moments.examples, moments.squared_norm, *self._measure(moments)])
 
-    def _transform_and_apply(self, gradients: list[tf.Tensor]) -> None:
-        transformed: Sequence[tf.Tensor | None] = [
-            g if present else None for g, present in zip(gradients, self.has_gradient, strict=True)
-        ]
+    def _transform_and_apply(self, gradients: Sequence[tf.Tensor | None]) -> None:
         for transform in self._transforms:
-            transformed = transform(transformed, self._variables)
-        cast = [None if g is None else tf.cast(g, v.dtype) for g, v in zip(transformed, self._variables, strict=True)]
+            gradients = _checked(transform, transform(gradients, self._variables), gradients)
+        cast = [None if g is None else tf.cast(g, v.dtype) for g, v in zip(gradients, self._variables, strict=True)]
         keras_optimizer.apply(self._optimizer, cast, self._variables)
+
+
+def _checked(transform: Transform, after: Any, before: Sequence[tf.Tensor | None]) -> Sequence[tf.Tensor | None]:
+    """What a transform returned: one gradient per variable, each of its shape, or a ValueError."""
+    shapes = [None if g is None else g.shape for g in before]
+    given = [None if g is None else tf.convert_to_tensor(g).shape for g in after] if isinstance(after, (list, tuple)) else after
+    if given != shapes:
+        raise ValueError(
+            f"{type(transform).__name__} returned gradients of shapes {given}. Expected a list with one gradient per "
+            f"variable, of shapes {shapes}."
+        )
+    return after
