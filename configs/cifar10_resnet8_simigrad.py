@@ -15,8 +15,8 @@ Measured: 2026-11-30, TensorFlow 2.20.0, Keras 3.15.1, one replica, seed 0 (one 
           fixed 128           82.6 % (82.6 %)               7,810         128      128             0    1,183
           fixed 4,096         70.7 % (70.7 %)                 245       4,080    4,096             0    1,163
 
-          SimiGrad makes 4.7 times fewer updates than the batch of 128, and loses 1.5 points to it; at this budget of examples the
-          fixed large batch loses 11.9. The batch grows from 128 to 8,064 as the gradient gets noisier (the picture beside).
+          SimiGrad makes 4.7 times fewer updates than the batch of 128 and loses 1.5 points to it; the fixed large batch loses
+          11.9 at this budget of examples. The batch grows from 128 to 8,064 as the gradient gets noisier (picture beside).
 """
 
 import tf_simigrad as sg
