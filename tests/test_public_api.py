@@ -27,6 +27,7 @@ NAMES = [
     "UpdateRecord",
     "UpdateReport",
     "__version__",
+    "enable_keras3_multi_worker",
 ]
 OBJECTS = [name for name in NAMES if name != "__version__"]
 

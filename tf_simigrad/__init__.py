@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tf_simigrad._version import __version__
 
 if TYPE_CHECKING:
+    from tf_simigrad.compat.keras3_workers import enable_keras3_multi_worker
     from tf_simigrad.control.policy import FixedBatch, NoiseScale, Policy, SimiGrad
     from tf_simigrad.fit.callback import AdaptiveBatch
     from tf_simigrad.fit.checkpoint import EpochCheckpoint
@@ -28,6 +29,7 @@ _HOME = {
     "Transform": "optimizers.transforms",
     "UpdateRecord": "records",
     "UpdateReport": "records",
+    "enable_keras3_multi_worker": "compat.keras3_workers",
 }
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "UpdateRecord",
     "UpdateReport",
     "__version__",
+    "enable_keras3_multi_worker",
 ]
 
 

@@ -60,11 +60,12 @@ def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
 
     @tf.function
     def run(variables, counters):
-        return strategy.run(lambda v, c: reduction([v], c[None]), args=(variables, counters))
+        return strategy.run(lambda v, c: reduction([v], c[None], tf.constant(7.0)), args=(variables, counters))
 
     arguments = (variables, distributed(list(counters)))
-    means, moments = run(*arguments)
+    means, moments, workers = run(*arguments)
     local = strategy.experimental_local_results
+    assert [list(w.numpy()) for w in local(workers)] == [[7.0]] * len(sums)  # one worker, however many replicas
     results = [([local(m)[r].numpy() for m in means], [float(local(m)[r]) for m in moments]) for r in range(len(sums))]
     return results, run.get_concrete_function(*arguments)
 
@@ -135,7 +136,7 @@ def test_what_is_not_finite_shows_in_the_squared_norm(tf, strategies):
 
 @pytest.mark.parametrize("replicas", [2, 5])
 def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
-    """Each replica hands its P elements to one exchange and its part of them to one gather; nine scalars are added up."""
+    """Each replica hands its P elements to one exchange and its part of them to one gather; nine scalars and one per worker are added up."""
     _, concrete = reduce_on(tf, strategies(replicas), random_sums(replicas), counters_of([1.0] * replicas))
     collected = [op for op in concrete.graph.get_operations() if op.type.startswith("Collective")]
     kinds = ("CollectiveAllToAllV2", "CollectiveReduceV2", "CollectiveGatherV2")
@@ -144,7 +145,7 @@ def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
     elements = sum(math.prod(shape) for shape in SHAPES)
     shard = -(-elements // replicas)
     assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[0]] == [(replicas, shard)] * replicas
-    assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[1]] == [(9,)] * replicas
+    assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[1]] == [(9 + 1,)] * replicas
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_average_over_the_replicas(tf, strategies, replicas, synchronization, ag
         def one():
             rank = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
             if reduce:
-                reduction([[tf.ones(4)]], tf.ones((1, 4)))
+                reduction([[tf.ones(4)]], tf.ones((1, 4)), tf.constant(1.0))
             for variable, shape, factor in zip(variables, shapes, factors, strict=True):
                 variable.assign(tf.fill(shape, factor * (start + rank)))
             reduction.average(variables)
@@ -192,7 +193,8 @@ def test_two_slots_are_the_groups_of_one_replica(tf, weights):
     assert reduction.slots == 2
     sums = [[g * (w > 0) for g in s] for s, w in zip(random_sums(2), weights, strict=True)]
     counters = counters_of(weights)
-    means, moments = reduction([[tf.constant(g) for g in s] for s in sums], tf.constant(counters))
+    means, moments, workers = reduction([[tf.constant(g) for g in s] for s in sums], tf.constant(counters), tf.constant(7.0))
+    assert workers.numpy().tolist() == [7.0]
     whole, expected = expected_moments(sums, counters, in_group_a=1)
     assert [tuple(m.shape) for m in means] == SHAPES
     np.testing.assert_allclose(flat(means), whole, **MEAN)
@@ -203,7 +205,7 @@ def test_one_slot_knows_no_groups(tf):
     reduction = collectives.LocalReduction(needs_groups=False)
     assert reduction.slots == 1
     (sums,), counters = random_sums(1), counters_of([4.0])
-    means, moments = reduction([[tf.constant(g) for g in sums]], tf.constant(counters))
+    means, moments, _ = reduction([[tf.constant(g) for g in sums]], tf.constant(counters), tf.constant(1.0))
     vector = flat(sums) / 4.0
     np.testing.assert_allclose(flat(means), vector, **MEAN)
     known = {"squared_norm": vector @ vector, "weighted_squared_norms": 8.0, "micro_gradients": 1.0, "examples": 9.0}

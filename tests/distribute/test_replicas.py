@@ -98,7 +98,6 @@ def fake(kind, multi_worker=False):
         ("ParameterServerStrategy", "does not support ParameterServerStrategy: .*no common gradient .* Use MirroredStrategy"),
         ("experimental.ParameterServerStrategy", "does not support ParameterServerStrategy"),
         ("experimental.CentralStorageStrategy", "was built under CentralStorageStrategy"),
-        ("MultiWorkerMirroredStrategy", "was built under (Collective|MultiWorker)"),
         ("TPUStrategy", "was built under TPUStrategy"),
     ],
 )
@@ -113,12 +112,6 @@ def test_other_strategies_are_refused(tf, name, message):
 def test_a_strategy_derived_from_a_refused_one_is_refused(tf):
     with pytest.raises(ValueError, match="no common gradient"):
         check_strategy(fake(type("Own", (tf.distribute.ParameterServerStrategy,), {})))
-
-
-def test_mirrored_workers_in_several_processes_are_refused(tf):
-    with pytest.raises(ValueError, match="in one process in this version; .* MirroredStrategy"):
-        check_strategy(fake(tf.distribute.MirroredStrategy, multi_worker=True))
-    check_strategy(fake(tf.distribute.MirroredStrategy))
 
 
 def test_central_storage_is_refused(tf):

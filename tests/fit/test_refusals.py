@@ -116,17 +116,15 @@ def test_nothing_to_train(tf):
         attempt(model)
 
 
-@pytest.mark.parametrize("kind", ["ParameterServerStrategy", "CentralStorageStrategy", "MultiWorkerMirroredStrategy"])
+@pytest.mark.parametrize("kind", ["ParameterServerStrategy", "CentralStorageStrategy"])
 def test_strategies_that_are_not_supported(tf, monkeypatch, kind):
     model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
     experimental = tf.distribute.experimental
     strategy_class = getattr(tf.distribute, kind, None) or getattr(experimental, kind)
     strategy = experimental.CentralStorageStrategy() if kind.startswith("Central") else object.__new__(strategy_class)
-    if kind.startswith("Multi"):
-        strategy = strategy_class()
     adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
     monkeypatch.setattr(type(model), "distribute_strategy", strategy)
-    with pytest.raises(ValueError, match=kind.replace("MultiWorkerMirrored", "CollectiveAllReduce|MultiWorkerMirrored")):
+    with pytest.raises(ValueError, match=kind):
         adaptive.set_model(model)
 
 

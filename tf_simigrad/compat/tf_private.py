@@ -6,6 +6,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.distribute import values
+from tensorflow.python.eager import context
+from tensorflow.python.framework import errors
 
 
 def autograph_enabled() -> AbstractContextManager:
@@ -20,6 +22,11 @@ def first_replica_spec(element_spec: Any) -> Any:
         element_spec,
         expand_composites=False,
     )
+
+
+def abort_collectives(message: str) -> None:
+    """Lets every collective of this process that is waiting, or comes later, fail with the message."""
+    context.context().abort_collective_ops(errors.DEADLINE_EXCEEDED, message)
 
 
 def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:

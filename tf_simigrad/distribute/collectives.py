@@ -10,13 +10,16 @@ from tf_simigrad.core import similarity, trees
 from tf_simigrad.distribute.replicas import Replicas, replica_id
 from tf_simigrad.records import Moments
 
+LocalTotals = tuple[list[tf.Tensor], Moments, tf.Tensor]
+"""What a reduction returns: mean gradients, moments, and what each worker says of its micro-steps."""
+
 COUNTERS = ("examples", "weight", "weighted_squared_norms", "micro_gradients")
 """Columns of the counters that travel with the gradient sums, in order."""
 
 BUCKET_ELEMENTS = 4 * 1024 * 1024
 """Elements packed into one collective (16 MiB): enough to hide its latency, small beside the gradient that is packed."""
 
-_AVERAGE_KEY = 1_000_000  # instance key of ``average``, past those of a reduction
+_AVERAGE_KEY, _TOTAL_KEY, _WORKERS_KEY = 1_000_000, 1_000_001, 1_000_002  # instance keys past those of a reduction
 
 _group_keys = itertools.count(731_000)  # away from TensorFlow's own keys, which count from 1
 
@@ -27,15 +30,16 @@ class LocalReduction:
     def __init__(self, needs_groups: bool) -> None:
         self.slots = 2 if needs_groups else 1
 
-    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor) -> tuple[list[tf.Tensor], Moments]:
+    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor, micro_steps: tf.Tensor) -> LocalTotals:
         """Mean gradient and moments. Replica context.
 
         Args:
             sums: For each slot, the weighted gradient sums of its micro-steps; float32, unscaled.
             counters: Float32 [slots, 4], the columns of ``COUNTERS``.
+            micro_steps: Float32 scalar: how many micro-steps this worker has accumulated.
 
         Returns:
-            The mean gradients over all, and the moments.
+            The mean gradients over all, the moments, and the micro-steps of every worker [workers].
         """
         if self.slots == 1:
             total = list(sums[0])
@@ -45,7 +49,15 @@ class LocalReduction:
             total = [a + b for a, b in zip(*sums, strict=True)]
             products, weights = similarity.group_products(list(sums[0]), list(sums[1])), (counters[0, 1], counters[1, 1])
         whole = tf.reduce_sum(counters, axis=0)
-        return [t / whole[1] for t in total], _moments(products, weights, whole)
+        return [t / whole[1] for t in total], _moments(products, weights, whole), micro_steps[None]
+
+    def total(self, value: tf.Tensor) -> tf.Tensor:
+        """The value itself. Replica context."""
+        return value
+
+    def by_worker(self, value: tf.Tensor) -> tf.Tensor:
+        """The value of the only worker [1]. Replica context."""
+        return value[None]
 
     def average(self, variables: Sequence[tf.Variable]) -> None:
         """Leaves the variables of the only replica as they are. Replica context."""
@@ -69,6 +81,8 @@ class AllToAllReduction:
 
     def __init__(self, replicas: Replicas, timeout_seconds: float = 0.0) -> None:
         self._count = replicas.count
+        self._workers = replicas.workers
+        self._per_worker = replicas.count // replicas.workers
         self._in_group_a = replicas.count // 2
         self._timeout = timeout_seconds
         self._group_key = next(_group_keys)
@@ -77,7 +91,7 @@ class AllToAllReduction:
             with tf.device(device):  # one ordering token per device: a common one would chain the replicas and deadlock them
                 self._tokens.append(tf.Variable(0.0, trainable=False, name="ordering_token"))
 
-    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor) -> tuple[list[tf.Tensor], Moments]:
+    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor, micro_steps: tf.Tensor) -> LocalTotals:
         """Mean gradient and moments, the same on every replica. Replica context; see ``LocalReduction``."""
         gradients = list(sums[0])
         instance_keys = itertools.count(1)
@@ -85,14 +99,15 @@ class AllToAllReduction:
         shards = [self._exchange(self._packed([gradients[i] for i in bucket]), next(instance_keys)) for bucket in buckets]
         group_a = [tf.reduce_sum(s[: self._in_group_a], axis=0) for s in shards]
         group_b = [tf.reduce_sum(s[self._in_group_a :], axis=0) for s in shards]
-        scalars = self._sum(self._scalars(similarity.group_products(group_a, group_b), counters[0]), next(instance_keys))
-        whole = scalars[5:]
+        products = similarity.group_products(group_a, group_b)
+        scalars = self._sum(self._scalars(products, counters[0], micro_steps), next(instance_keys))
+        whole, workers = scalars[5:9], scalars[9:]
         means = list(gradients)  # a variable without elements is in no bucket, and stays what it is
         for bucket, a, b in zip(buckets, group_a, group_b, strict=True):
             flat = self._gather((a + b) / whole[1], next(instance_keys))
             for i, mean in zip(bucket, _unpacked(flat, [gradients[i].shape for i in bucket]), strict=True):
                 means[i] = mean
-        return means, _moments(scalars[:3], (scalars[3], scalars[4]), whole)
+        return means, _moments(scalars[:3], (scalars[3], scalars[4]), whole), workers
 
     def average(self, variables: Sequence[tf.Variable]) -> None:
         """Sets each float32 variable to its mean over the replicas, in one message. Replica context.
@@ -105,10 +120,24 @@ class AllToAllReduction:
         for variable, value in zip(variables, _unpacked(mean, [v.shape for v in variables]), strict=True):
             variable.assign(value)
 
-    def _scalars(self, products: tf.Tensor, counters: tf.Tensor) -> tf.Tensor:
-        """[a.b, a.a, b.b, weight of A, weight of B, the four counters]: adds up over the replicas."""
+    def _scalars(self, products: tf.Tensor, counters: tf.Tensor, micro_steps: tf.Tensor) -> tf.Tensor:
+        """[a.b, a.a, b.b, weight of A, weight of B, the four counters, micro-steps of each worker]: adds up over replicas."""
         in_a = 1.0 if replica_id() < self._in_group_a else 0.0
-        return tf.concat([products, [in_a * counters[1], (1.0 - in_a) * counters[1]], counters], axis=0)
+        weights = [in_a * counters[1], (1.0 - in_a) * counters[1]]
+        return tf.concat([products, weights, counters, self._slots(micro_steps)], axis=0)
+
+    def _slots(self, value: tf.Tensor) -> tf.Tensor:
+        """Adds up over the replicas to the values of the workers: the first replica of each fills its worker's slot."""
+        speaks = float(replica_id() % self._per_worker == 0)
+        return tf.one_hot(replica_id() // self._per_worker, self._workers) * value * speaks
+
+    def by_worker(self, value: tf.Tensor) -> tf.Tensor:
+        """The float32 scalars of all workers [workers]. Replica context."""
+        return self._sum(self._slots(value), _WORKERS_KEY)
+
+    def total(self, value: tf.Tensor) -> tf.Tensor:
+        """The sum of a float32 scalar over all replicas. Replica context."""
+        return self._sum(value[None], _TOTAL_KEY)[0]
 
     def _packed(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
         """[replicas, shard]: one copy, so that each bucket is one message instead of one per variable."""
@@ -131,7 +160,7 @@ class AllToAllReduction:
             "group_size": self._count,
             "group_key": self._group_key,
             "instance_key": instance_key,
-            "ordering_token": [self._tokens[replica_id()].handle],
+            "ordering_token": [self._tokens[replica_id() % self._per_worker].handle],
             "timeout_seconds": self._timeout,
         }
 

@@ -6,23 +6,26 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_simigrad.compat import tf_private
-
 
 class Replicas:
     """The replicas of a strategy.
 
     Args:
-        strategy: The strategy of the model: the default one, OneDeviceStrategy or MirroredStrategy.
+        strategy: Of the model: the default one, OneDeviceStrategy, MirroredStrategy or MultiWorkerMirroredStrategy.
 
     Attributes:
-        count: Number of replicas.
+        count: Number of replicas, over all workers.
+        workers: Number of processes that train together.
+        worker: Index of this one among them.
+        devices: The devices of this process's replicas, where there are several replicas.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
         self.devices: Sequence[str] = strategy.extended.worker_devices if self.count > 1 else ()
+        self.workers = self.count // max(len(self.devices), 1) if self.count > 1 else 1
+        self.worker = int(strategy.cluster_resolver.task_id) if self.workers > 1 else 0
 
     @property
     def name(self) -> str:
@@ -69,10 +72,10 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
             "AdaptiveBatch does not support ParameterServerStrategy: its workers update apart from each other, so there is no "
             "common gradient to measure. Use MirroredStrategy."
         )
-    known = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
+    known = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)
     plain = type(strategy) is type(tf.distribute.get_strategy()) and strategy.num_replicas_in_sync == 1
-    if tf_private.is_multi_worker(strategy) or not (isinstance(strategy, known) or plain):
+    if not (isinstance(strategy, known) or plain):
         raise ValueError(
-            f"AdaptiveBatch supports models built without a strategy or under MirroredStrategy or OneDeviceStrategy in one "
-            f"process in this version; this one was built under {type(strategy).__name__}."
+            "AdaptiveBatch supports models built without a strategy or under MirroredStrategy, MultiWorkerMirroredStrategy or "
+            f"OneDeviceStrategy in this version; this one was built under {type(strategy).__name__}."
         )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.compat import keras_optimizer, keras_private, tf_private
 from tf_simigrad.fit.callback import AdaptiveBatch
 from tf_simigrad.fit.control_loop import LoopState
 
@@ -58,6 +58,8 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Makes sure that the adaptive callback belongs to this ``fit``. Called by Keras."""
+        if tf_private.is_multi_worker(self.model.distribute_strategy):
+            raise ValueError("EpochCheckpoint does not support several workers in this version. Use BackupAndRestore.")
         if self._adaptive.model is not self.model:
             raise ValueError("The AdaptiveBatch given to EpochCheckpoint is not among the callbacks of this fit. Pass both.")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.compat import keras3_workers, keras_optimizer, keras_private
 from tf_simigrad.distribute.replicas import Replicas, check_strategy
 
 _LOG = logging.getLogger("tf_simigrad")
@@ -20,6 +20,11 @@ def check_model(model: Any, has_loss_fn: bool) -> None:
     """
     _check_keras(model)
     check_strategy(model.distribute_strategy)
+    if keras3_workers.is_needed(model.distribute_strategy):
+        raise ValueError(
+            "Keras 3 as released cannot train under MultiWorkerMirroredStrategy (keras#20585). Call "
+            "tf_simigrad.enable_keras3_multi_worker() before fit, or use tf_keras (TF_USE_LEGACY_KERAS=1)."
+        )
     if keras_private.overrides_train_step(model) and not has_loss_fn:
         raise ValueError(
             f"{type(model).__name__} overrides train_step, which AdaptiveBatch would replace: it cannot know that loss. "

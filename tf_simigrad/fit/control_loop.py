@@ -81,6 +81,7 @@ class ControlLoop:
         self._unit_examples: int | None = None
         self._min_micro_steps = 1
         self._plan: BatchPlan | None = None
+        self._next_plan: BatchPlan | None = None
 
     def resume(self, state: LoopState) -> None:
         """Goes on from a saved state. Of another policy only the batch size is taken, moved into the bounds of this one."""
@@ -101,20 +102,28 @@ class ControlLoop:
     @property
     def is_planned(self) -> bool:
         """Whether the examples of one micro-step are known, so that there is a plan."""
-        return self._plan is not None
+        return self._next_plan is not None
 
     @property
     def plan(self) -> BatchPlan:
-        """What the coming updates are made of."""
-        if self._plan is None:
+        """What the update in the making consists of; it changes between updates only, so that all workers change alike."""
+        return self._plan or self._newest_plan()
+
+    def _newest_plan(self) -> BatchPlan:
+        if self._next_plan is None:
             raise ValueError("There is no plan before the first dataset element of fit has told the micro-batch size.")
-        return self._plan
+        return self._next_plan
+
+    def restart(self) -> None:
+        """Begins an accumulation: from here on the newest plan holds."""
+        self.state.pending_steps = 0
+        self._plan = self._next_plan
 
     def start(self, min_micro_steps: int) -> None:
         """Begins a ``fit``: its dataset may have another micro-batch size, its strategy another number of replicas."""
         self._min_micro_steps = min_micro_steps
         self._unit_examples = None
-        self._plan = None
+        self._plan = self._next_plan = None
 
     def set_unit(self, unit_examples: int) -> None:
         """Takes the examples that one micro-step adds over all replicas, and plans.
@@ -160,9 +169,7 @@ class ControlLoop:
         self.state.policy = replace(self.state.policy, wanted_batch_size=int(batch_size))
         if self._unit_examples is not None:
             self._replan()
-            _LOG.info(
-                "set_batch_size(%d): %d micro-steps, %d examples.", batch_size, self.plan.micro_steps, self.plan.batch_size
-            )
+            _LOG.info("set_batch_size(%d): %d micro-steps, %d examples.", batch_size, *self._newest_plan())
 
     def _replan(self) -> None:
         if self._unit_examples is None:
@@ -171,11 +178,16 @@ class ControlLoop:
         plan = feasible_plan(
             self.state.policy.wanted_batch_size, self._unit_examples, low, high, self._min_micro_steps, fixed=self._is_fixed
         )
-        if self._plan is not None and plan != self._plan:
+        if self._next_plan is not None and plan != self._next_plan:
             _LOG.debug(
-                "batch size %d -> %d (wanted %g)", self._plan.batch_size, plan.batch_size, self.state.policy.wanted_batch_size
+                "batch size %d -> %d (wanted %g)",
+                self._next_plan.batch_size,
+                plan.batch_size,
+                self.state.policy.wanted_batch_size,
             )
-        self._plan = plan
+        self._next_plan = plan
+        if self.state.pending_steps == 0:
+            self._plan = plan
 
     @property
     def is_full(self) -> bool:

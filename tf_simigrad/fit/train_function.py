@@ -1,5 +1,6 @@
 """What stands in ``model.train_function`` while ``fit`` runs: drives the traced functions by the control loop."""
 
+import contextlib
 import logging
 import math
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private, tf_private
+from tf_simigrad.distribute.watch import CollectiveWatch
 from tf_simigrad.fit.control_loop import ControlLoop
 from tf_simigrad.records import UpdateRecord, UpdateReport
 from tf_simigrad.train.assemble import TrainParts
@@ -35,6 +37,8 @@ class TrainFunction:
         self._loop = loop
         self._last: dict[str, float] = {}
         self._in_graph = False
+        self._metrics: dict[str, Any] = {}
+        self._watch = CollectiveWatch() if parts.replicas.workers > 1 else None
 
     def __call__(self, iterator: Any, elements: int, ends_epoch: bool, ends_training: bool) -> dict[str, Any]:
         """One call of Keras's training loop.
@@ -61,7 +65,28 @@ class TrainFunction:
         if ends_epoch:
             self._end_epoch(ends_training)
         keras_private.count_train_steps(self._model, elements)
+        if self._parts.replicas.workers > 1 and not self._in_graph:
+            metrics = self._metrics_of_workers(refresh=ends_epoch or self._loop.state.pending_steps == 0)
         return {**metrics, **self._own_logs()}
+
+    def _metrics_of_workers(self, refresh: bool) -> dict[str, Any]:
+        """Metrics over all workers, which have to meet for them: right after an update, not after each micro-step.
+
+        A worker that waited for the others' metrics inside an accumulation, while they wait for its update, would hang.
+        """
+        if refresh or not self._metrics:
+            with self._waiting("the metrics"):
+                self._metrics = self._parts.step.metrics()
+        return self._metrics
+
+    def _waiting(self, operation: str) -> contextlib.AbstractContextManager:
+        return contextlib.nullcontext() if self._watch is None else self._watch.over(operation)
+
+    def _pending_examples(self) -> int:
+        if self._watch is None:
+            return self._parts.accumulator.examples()
+        with self._waiting("counting the pending examples"):
+            return int(self._parts.step.pending_examples())
 
     def discard_pending(self) -> None:
         """Drops what is accumulated, counts it and says so."""
@@ -74,7 +99,7 @@ class TrainFunction:
                 self._loop.state.pending_steps,
             )
         self._parts.accumulator.reset()
-        self._loop.state.pending_steps = 0
+        self._loop.restart()
 
     def _plan_from_spec(self, iterator: Any) -> None:
         """Plans before anything is traced, where the dataset's shapes are static."""
@@ -97,23 +122,35 @@ class TrainFunction:
         return metrics
 
     def _micro_step(self, iterator: Any) -> dict[str, Any]:
+        if self._loop.state.pending_steps == 0 and self._loop.is_planned and self._watch is not None:
+            self._compare_plans()
         metrics = self._parts.step.micro_step(iterator, tf.constant(self._loop.state.pending_steps % 2))
         self._accumulated(self._loop.state.pending_steps + 1)
         if self._loop.is_full:
             self._update(self._loop.plan.batch_size)
         return metrics
 
+    def _compare_plans(self) -> None:
+        """Before an accumulation, when all workers are at the same place: one that planned otherwise would leave it alone."""
+        with self._waiting("comparing the plans"):
+            check_workers(self._parts.step.plans_of_workers(tf.constant(float(self._loop.plan.micro_steps))).numpy())
+
     def _accumulated(self, pending_steps: int) -> None:
         self._loop.state.pending_steps = pending_steps
         if not self._loop.is_planned:
-            self._loop.set_unit(self._parts.accumulator.examples() // pending_steps)
+            self._loop.set_unit(self._pending_examples() // pending_steps)
 
     def _update(self, batch_size: int) -> None:
         multiplier = self._loop.multiplier(batch_size)
-        inputs = UpdateInputs(tf.constant(multiplier, tf.float32), tf.constant(self._loop.schedule_step, tf.int64))
-        report = self._parts.step.update(inputs).numpy()
+        inputs = UpdateInputs(
+            tf.constant(multiplier, tf.float32),
+            tf.constant(self._loop.schedule_step, tf.int64),
+            tf.constant(self._loop.state.pending_steps),
+        )
+        with self._waiting("an update"):
+            report = self._parts.step.update(inputs).numpy()
         self._observe([decoded(report, self._loop.state.pending_steps)], multiplier)
-        self._loop.state.pending_steps = 0
+        self._loop.restart()
 
     def _execute(self, iterator: Any, elements: int) -> dict[str, Any]:
         """Several elements in one graph call; the very first element alone where only it can tell the micro-batch size."""
@@ -140,11 +177,13 @@ class TrainFunction:
             reference_batch_size=tf.constant(state.reference_batch_size or 1, tf.int64),
             schedule_offset=tf.constant(state.schedule_offset, tf.int64),
         )
-        metrics, done, pending, reports, steps = self._parts.step.execution(iterator, inputs)
+        with self._waiting("a call of several updates"):
+            metrics, done, pending, reports, steps = self._parts.step.execution(iterator, inputs)
         if int(done) == 0:
             raise StopIteration
         if len(steps):
             self._observe([decoded(r, int(k)) for r, k in zip(reports.numpy(), steps.numpy(), strict=True)], multiplier)
+            loop.restart()
         self._accumulated(int(pending))
         return metrics
 
@@ -153,7 +192,7 @@ class TrainFunction:
         if self._loop.state.pending_steps == 0:
             return
         if ends_training:
-            self._update(self._parts.accumulator.examples())
+            self._update(self._pending_examples())
         else:
             self._parts.step.average_statistics()
 
@@ -193,7 +232,8 @@ def _logs_of(record: UpdateRecord, multiplier: float) -> dict[str, float]:
 
 def decoded(vector: np.ndarray, micro_steps: int) -> UpdateReport:
     """The report of one update, from the vector that it returned (``train.update.REPORT``); NaN becomes None."""
-    entries = dict(zip(REPORT, (float(v) for v in vector), strict=True))
+    entries = dict(zip(REPORT, (float(v) for v in vector), strict=False))
+    check_workers(vector[len(REPORT) :])
     measured = {
         key: value if math.isfinite(value) else None
         for key, value in entries.items()
@@ -206,4 +246,22 @@ def decoded(vector: np.ndarray, micro_steps: int) -> UpdateReport:
         effective_learning_rate=entries["effective_learning_rate"],
         skipped=entries["finite"] == 0.0,
         **measured,
+    )
+
+
+def check_workers(micro_steps: np.ndarray) -> None:
+    """Raises a RuntimeError, on every worker, if the workers of an update had not accumulated alike.
+
+    Args:
+        micro_steps: Micro-steps of each worker [workers].
+    """
+    values, counts = np.unique(micro_steps, return_counts=True)
+    if len(values) == 1:
+        return
+    usual = values[np.argmax(counts)]
+    odd = [f"worker {i} has {int(k)}" for i, k in enumerate(micro_steps) if k != usual or counts.max() == 1]
+    others = "" if counts.max() == 1 else f", the others {int(usual)}"
+    raise RuntimeError(
+        f"The workers disagree about the micro-steps of an update: {', '.join(odd)}{others}. All workers must run the same "
+        "policy, bounds and callbacks on elements of the same size; set_batch_size must be called alike on all of them."
     )

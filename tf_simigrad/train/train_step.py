@@ -65,6 +65,9 @@ class TrainStep:
         # The update holds blocking collectives, which replicas that run eagerly, one after the other, would never meet in.
         self._traced_update: Callable = tf.function(self._run_update)
         self.average_statistics: Callable = tf.function(self._run_average)
+        self.pending_examples: Callable = tf.function(self._run_pending)
+        self.plans_of_workers: Callable = tf.function(self._run_plans)
+        self.metrics: Callable = self._metrics if model.run_eagerly else tf.function(self._metrics)
         self.execution: Callable = tf.function(self._run_execution)
 
     @tf.autograph.experimental.do_not_convert
@@ -76,16 +79,17 @@ class TrainStep:
             slot: Int32 scalar: the group of this micro-step where one replica forms both.
 
         Returns:
-            The metrics so far.
+            The metrics so far; none where there are several workers, which would have to meet for their results.
         """
         self._run_micro_step(next(iterator), slot)
-        return self._metrics()
+        return self._metrics() if self._replicas.workers == 1 else {}
 
     def _run_micro_step(self, data: Any, slot: tf.Tensor) -> None:
         self.traces["micro_step"] += 1
         data = tf.nest.map_structure(_none_if_optional, data)
         self._replicas.run(self._accumulate, (data, slot))
 
+    @tf.autograph.experimental.do_not_convert
     def _metrics(self) -> dict:
         """Results of all metrics, each over all replicas. Cross-replica context."""
         return {**self._forward.own_metrics(), **keras_private.metric_results(self._model)}
@@ -122,6 +126,15 @@ class TrainStep:
         return self._update(inputs, has_gradient)
 
     @tf.autograph.experimental.do_not_convert
+    def _run_pending(self) -> tf.Tensor:
+        return self._replicas.first(self._replicas.run(self._update.pending_examples))
+
+    @tf.autograph.experimental.do_not_convert
+    def _run_plans(self, micro_steps: tf.Tensor) -> tf.Tensor:
+        """What each worker passes here [workers], float32. Cross-replica context, on all workers."""
+        return self._replicas.first(self._replicas.run(self._update.plans_of_workers, (micro_steps,)))
+
+    @tf.autograph.experimental.do_not_convert
     def _run_average(self) -> None:
         self._replicas.run(self._update.average_statistics)
 
@@ -137,7 +150,7 @@ class TrainStep:
             The metrics; the elements consumed (fewer than asked for at the end of the data); the micro-steps pending; per
             update its report [updates, 7] and its micro-steps [updates].
         """
-        reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[len(REPORT)])
+        reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[len(REPORT) + self._replicas.workers])
         steps = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[])
 
         def body(i: Any, pending: Any, seen: Any, more: Any, reports: Any, steps: Any) -> tuple:
@@ -149,7 +162,7 @@ class TrainStep:
 
             def update() -> tuple:
                 step = inputs.schedule_offset + seen // inputs.reference_batch_size
-                report = self.update(UpdateInputs(inputs.multiplier, step))
+                report = self.update(UpdateInputs(inputs.multiplier, step, pending))
                 return (
                     tf.constant(0),
                     seen + tf.cast(report[0], tf.int64),

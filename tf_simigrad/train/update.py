@@ -31,10 +31,12 @@ class UpdateInputs(NamedTuple):
     Attributes:
         multiplier: Float32: effective over base learning rate.
         schedule_step: Int64: the step at which a LearningRateSchedule is evaluated.
+        micro_steps: Int32: micro-steps that this worker has accumulated.
     """
 
     multiplier: tf.Tensor
     schedule_step: tf.Tensor
+    micro_steps: tf.Tensor
 
 
 class Update:
@@ -80,34 +82,45 @@ class Update:
             has_gradient: For each variable, whether a micro-step has had a gradient of it.
 
         Returns:
-            Float32 vector, the entries of ``REPORT``. Of a gradient whose squared norm is not finite: the weights and the
+            Float32 vector: the entries of ``REPORT``, then the micro-steps of each worker; where these differ the weights
+            are left alone. Of a gradient whose squared norm is not finite: the weights and the
             optimizer are left alone, the accumulation is dropped.
         """
         base = keras_optimizer.base_learning_rate(self._optimizer, inputs.schedule_step)
         effective = base * inputs.multiplier
-        gradients, reported = self._replicas.run(self._reduce_and_measure)
+        gradients, reported, workers = self._replicas.run(self._reduce_and_measure, (tf.cast(inputs.micro_steps, tf.float32),))
         examples, squared_norm, *measured = tf.unstack(self._replicas.first(reported))
+        workers = self._replicas.first(workers)
         finite = tf.math.is_finite(squared_norm)
+        agree = tf.reduce_all(tf.equal(workers, workers[0]))
 
         def apply() -> None:
             with keras_optimizer.reduced_gradients(self._optimizer), keras_optimizer.learning_rate(self._optimizer, effective):
                 present = [g if has else None for g, has in zip(gradients, has_gradient, strict=True)]
                 self._replicas.run(self._transform_and_apply, (present,))
 
-        tf.cond(finite, apply, lambda: None)
+        tf.cond(tf.logical_and(finite, agree), apply, lambda: None)
         keras_optimizer.update_loss_scale(self._optimizer, finite)
         self._replicas.run(self._accumulator.clear)
-        return tf.stack([examples, *measured, base, effective, tf.cast(finite, tf.float32)])
+        return tf.concat([[examples, *measured, base, effective, tf.cast(finite, tf.float32)], workers], axis=0)
 
     def average_statistics(self) -> None:
         """Averages over the replicas what they keep apart (moving statistics under Keras 3). Replica context."""
         if self._statistics:
             self._reduction.average(self._statistics)
 
-    def _reduce_and_measure(self) -> tuple[list[tf.Tensor], tf.Tensor]:
-        means, moments = self._reduction(*self._accumulator.read())
+    def pending_examples(self) -> tf.Tensor:
+        """Examples accumulated on all replicas, float32 scalar. Replica context."""
+        return self._reduction.total(tf.reduce_sum(self._accumulator.read()[1][:, 0]))
+
+    def plans_of_workers(self, micro_steps: tf.Tensor) -> tf.Tensor:
+        """The float32 scalar that each worker passes [workers]. Replica context."""
+        return self._reduction.by_worker(micro_steps)
+
+    def _reduce_and_measure(self, micro_steps: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        means, moments, workers = self._reduction(*self._accumulator.read(), micro_steps)
         self.average_statistics()
-        return means, tf.stack([moments.examples, moments.squared_norm, *self._measure(moments)])
+        return means, tf.stack([moments.examples, moments.squared_norm, *self._measure(moments)]), workers
 
     def _transform_and_apply(self, gradients: Sequence[tf.Tensor | None]) -> None:
         for transform in self._transforms:

@@ -1,0 +1,61 @@
+"""Repairs Keras 3's ``fit`` and ``evaluate`` under MultiWorkerMirroredStrategy (keras#20585), on explicit request."""
+
+import importlib
+from typing import Any
+
+import tensorflow as tf
+
+from tf_simigrad.compat import tf_private
+from tf_simigrad.compat.keras_private import KERAS_3
+
+_enabled = False
+
+
+def is_needed(strategy: tf.distribute.Strategy) -> bool:
+    """Whether Keras's own loop would fail under this strategy, as it stands."""
+    return KERAS_3 and not _enabled and tf_private.is_multi_worker(strategy)
+
+
+def enable_keras3_multi_worker() -> None:
+    """Lets Keras 3 train under ``tf.distribute.MultiWorkerMirroredStrategy``. To be called once, before ``fit``.
+
+    Keras 3 as released fails there, with or without this package: it adds up a batch that is spread over replicas to build the
+    model, and averages results over a dimension that they do not have. This replaces the two functions in Keras for the rest of
+    the process; other strategies keep their behaviour. Does nothing under tf_keras, which needs no repair.
+
+    Example:
+
+    ```python
+    sg.enable_keras3_multi_worker()
+    ```
+
+    References:
+        https://github.com/keras-team/keras/issues/20585
+    """
+    global _enabled
+    if not KERAS_3 or _enabled:
+        return
+    trainer: Any = importlib.import_module("keras.src.backend.tensorflow.trainer")
+    own_build, own_reduce = trainer.TensorFlowTrainer._maybe_symbolic_build, trainer.reduce_per_replica
+
+    def build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        strategy = self._distribute_strategy
+        if iterator is None or strategy is None or not tf_private.is_multi_worker(strategy):
+            own_build(self, iterator=iterator, data_batch=data_batch)
+            return
+        for _, _, elements in iterator:
+            element = next(elements)
+            break
+        local = tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], element)
+        with strategy.scope():
+            self._symbolic_build(data_batch=local)
+
+    def reduce(values: Any, strategy: tf.distribute.Strategy, reduction: str) -> Any:
+        if reduction == "concat" or not tf_private.is_multi_worker(strategy):
+            return own_reduce(values, strategy, reduction)
+        how = "SUM" if reduction == "sum" else "MEAN"
+        return tf.nest.map_structure(lambda v: strategy.reduce(how, v, axis=None), values)
+
+    trainer.TensorFlowTrainer._maybe_symbolic_build = build
+    trainer.reduce_per_replica = reduce
+    _enabled = True
