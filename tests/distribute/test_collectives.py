@@ -136,7 +136,8 @@ def test_what_is_not_finite_shows_in_the_squared_norm(tf, strategies):
 
 @pytest.mark.parametrize("replicas", [2, 5])
 def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
-    """Each replica hands its P elements to one exchange and its part of them to one gather; nine scalars and one per worker are added up."""
+    """Each replica hands its P elements to one exchange and its part of them to one gather; nine scalars are added up, and
+    one per worker."""
     _, concrete = reduce_on(tf, strategies(replicas), random_sums(replicas), counters_of([1.0] * replicas))
     collected = [op for op in concrete.graph.get_operations() if op.type.startswith("Collective")]
     kinds = ("CollectiveAllToAllV2", "CollectiveReduceV2", "CollectiveGatherV2")
