@@ -307,9 +307,23 @@ def test_json_brings_back_every_later_decision(policy, updates):
     for one in random_reports(2, 60):
         assert restored.multiplier(777) == loop.multiplier(777)
         assert restored.observe([one]) == loop.observe([one])
+        restored.restart()
+        loop.restart()
         assert (restored.plan, restored.schedule_step) == (loop.plan, loop.schedule_step)
         assert wanted(restored) == wanted(loop)
     assert restored.state == loop.state
+
+
+def test_a_plan_holds_until_its_accumulation_is_over():
+    """Only so do all workers change at the same place."""
+    loop = planned(Recorder(), unit=100)
+    loop.state.pending_steps = 1
+    loop.set_batch_size(300)
+    assert loop.plan == BatchPlan(1, 100)
+    loop.restart()
+    assert loop.plan == BatchPlan(3, 300) and loop.state.pending_steps == 0
+    loop.set_batch_size(200)
+    assert loop.plan == BatchPlan(2, 200)
 
 
 def test_json_is_made_of_plain_values():

@@ -1,6 +1,7 @@
 """What would give wrong results is refused before training, with a message that says what to do."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -200,6 +201,17 @@ def test_bounds_that_the_dataset_cannot_meet(tf, policy, match):
 def test_arguments(tf, kwargs, match):
     with pytest.raises(ValueError, match=match):
         sg.AdaptiveBatch(**{"policy": sg.FixedBatch(8), **kwargs})
+
+
+@pytest.mark.parametrize(("workers", "refused"), [(2, True), (1, False)])
+def test_several_workers_under_keras_3_need_one_call(tf, monkeypatch, workers, refused):
+    addresses = [f"127.0.0.1:{port}" for port in range(workers)]
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": 0}}))
+    if refused and keras_3(tf):
+        with pytest.raises(ValueError, match="enable_keras3_multi_worker"):
+            sg.AdaptiveBatch(sg.FixedBatch(8))
+    else:
+        sg.AdaptiveBatch(sg.FixedBatch(8))
 
 
 def test_policy_without_an_upper_bound(tf):

@@ -1,6 +1,8 @@
 """Repairs Keras 3's ``fit`` and ``evaluate`` under MultiWorkerMirroredStrategy (keras#20585), on explicit request."""
 
 import importlib
+import json
+import os
 from typing import Any
 
 import tensorflow as tf
@@ -14,6 +16,19 @@ _enabled = False
 def is_needed(strategy: tf.distribute.Strategy) -> bool:
     """Whether Keras's own loop would fail under this strategy, as it stands."""
     return KERAS_3 and not _enabled and tf_private.is_multi_worker(strategy)
+
+
+def is_needed_by_environment() -> bool:
+    """Whether TF_CONFIG makes this process one of several workers, for which Keras's own loop would fail as it stands.
+
+    ``fit`` fails before it asks any callback, so this is the last moment to say what to do.
+    """
+    try:
+        cluster = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
+    except (json.JSONDecodeError, AttributeError):
+        return False  # TensorFlow says what is wrong with it
+    workers = len(cluster.get("worker", ())) + len(cluster.get("chief", ()))
+    return KERAS_3 and not _enabled and workers > 1
 
 
 def enable_keras3_multi_worker() -> None:

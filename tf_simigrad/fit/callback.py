@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.compat import keras3_workers, keras_optimizer, keras_private
 from tf_simigrad.control.policy import Policy, check_bounds, is_count
 from tf_simigrad.core import lr_rules
 from tf_simigrad.core.similarity import STATISTICS
 from tf_simigrad.distribute.replicas import Replicas
-from tf_simigrad.fit.checks import check_model, warn_of
+from tf_simigrad.fit.checks import check_model, check_workers_of_keras3, warn_of
 from tf_simigrad.fit.control_loop import ControlLoop, LoopState
 from tf_simigrad.fit.slot import TrainFunctionSlot
 from tf_simigrad.fit.train_function import END_OF_DATA, TrainFunction
@@ -77,6 +77,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         verbose: int = 0,
     ) -> None:
         super().__init__()
+        check_workers_of_keras3(keras3_workers.is_needed_by_environment())
         if not isinstance(policy, Policy):
             raise ValueError(
                 f"policy={policy!r} is no Policy. Pass sg.SimiGrad(...), sg.NoiseScale(...), sg.FixedBatch(...) or an "

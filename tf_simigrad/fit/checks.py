@@ -20,11 +20,7 @@ def check_model(model: Any, has_loss_fn: bool) -> None:
     """
     _check_keras(model)
     check_strategy(model.distribute_strategy)
-    if keras3_workers.is_needed(model.distribute_strategy):
-        raise ValueError(
-            "Keras 3 as released cannot train under MultiWorkerMirroredStrategy (keras#20585). Call "
-            "tf_simigrad.enable_keras3_multi_worker() before fit, or use tf_keras (TF_USE_LEGACY_KERAS=1)."
-        )
+    check_workers_of_keras3(keras3_workers.is_needed(model.distribute_strategy))
     if keras_private.overrides_train_step(model) and not has_loss_fn:
         raise ValueError(
             f"{type(model).__name__} overrides train_step, which AdaptiveBatch would replace: it cannot know that loss. "
@@ -39,6 +35,15 @@ def check_model(model: Any, has_loss_fn: bool) -> None:
         )
     if not has_loss_fn:
         _check_losses(model)
+
+
+def check_workers_of_keras3(needs_repair: bool) -> None:
+    """Raises a ValueError if Keras 3 is to train with several workers and has not been repaired for it."""
+    if needs_repair:
+        raise ValueError(
+            "Keras 3 as released cannot train under MultiWorkerMirroredStrategy (keras#20585). Call "
+            "tf_simigrad.enable_keras3_multi_worker() first, or use tf_keras (TF_USE_LEGACY_KERAS=1)."
+        )
 
 
 def _check_optimizer(model: Any) -> None:

@@ -63,7 +63,7 @@ class TrainStep:
         if not model.run_eagerly:
             self.micro_step = tf.function(self._next_micro_step, reduce_retracing=True)
         # The update holds blocking collectives, which replicas that run eagerly, one after the other, would never meet in.
-        self._traced_update: Callable = tf.function(self._run_update)
+        self._traced_update: Any = tf.function(self._run_update)
         self.average_statistics: Callable = tf.function(self._run_average)
         self.pending_examples: Callable = tf.function(self._run_pending)
         self.plans_of_workers: Callable = tf.function(self._run_plans)
@@ -119,6 +119,11 @@ class TrainStep:
     def update(self, inputs: UpdateInputs) -> tf.Tensor:
         """Ends the accumulation; see ``train.update.Update``. Traced once, and again if a variable gets its first gradient."""
         return self._traced_update(inputs, tuple(self._update.has_gradient))
+
+    def update_graph(self) -> tf.Graph:
+        """The graph of the update, with the collectives that it runs; for tools that count them."""
+        inputs = UpdateInputs(tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
+        return self._traced_update.get_concrete_function(inputs, tuple(self._update.has_gradient)).graph
 
     @tf.autograph.experimental.do_not_convert
     def _run_update(self, inputs: UpdateInputs, has_gradient: tuple[bool, ...]) -> tf.Tensor:
