@@ -53,7 +53,8 @@ def main(folder, mode):
 
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    data = share_of(worker, replicas).batch(MICRO * replicas, drop_remainder=True).repeat().with_options(options)
+    # Repeated before it is batched: elements of the whole batch size need not divide a share.
+    data = share_of(worker, replicas).repeat().batch(MICRO * replicas, drop_remainder=True).with_options(options)
     steps = COUNT // (MICRO * replicas)
     logs = model.fit(data, steps_per_epoch=steps, epochs=EPOCHS, verbose=0, callbacks=[adaptive, Disturb()]).history
     weights = model.get_weights()  # averaged over replicas as it is read: on all workers together
