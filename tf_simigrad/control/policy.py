@@ -112,21 +112,31 @@ def is_count(value: object) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
-def _check_target(policy: "SimiGrad | NoiseScale") -> None:
-    target = policy.target_similarity
-    if not (isinstance(target, numbers.Real) and math.isfinite(target) and 0 < target < 1):
-        raise ValueError(
-            f"{type(policy).__name__}: target_similarity={target!r} must lie strictly between 0 and 1. At 0 the batch would "
-            "shrink to nothing, at 1 it would grow to its bound; 0.2 suits images, 0.8 BERT pretraining."
-        )
-
-
 def _clamped(policy: Policy, batch_size: float) -> float:
     return float(min(max(batch_size, policy.min_batch_size), policy.max_batch_size))
 
 
 @dataclass(frozen=True)
-class SimiGrad(Policy):
+class _TowardsTarget(Policy):
+    """What the policies that hold a target similarity have in common: their arguments, and the check of these."""
+
+    target_similarity: float
+    min_batch_size: int
+    max_batch_size: int
+    initial_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        target = self.target_similarity
+        if not (isinstance(target, numbers.Real) and math.isfinite(target) and 0 < target < 1):
+            raise ValueError(
+                f"{type(self).__name__}: target_similarity={target!r} must lie strictly between 0 and 1. At 0 the batch would "
+                "shrink to nothing, at 1 it would grow to its bound; 0.2 suits images, 0.8 BERT pretraining."
+            )
+        check_bounds(self)
+
+
+@dataclass(frozen=True)
+class SimiGrad(_TowardsTarget):
     """The published rule: grow by a tenth when the gradients are too noisy, shrink by a tenth when they are not.
 
     ``similarity < target: B <- max(B + 1, int(1.1 B))``, ``similarity > target: B <- min(B - 1, int(0.9 B))``, then the
@@ -154,15 +164,6 @@ class SimiGrad(Policy):
         code published with it.
     """
 
-    target_similarity: float
-    min_batch_size: int
-    max_batch_size: int
-    initial_batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_target(self)
-        check_bounds(self)
-
     def next_state(self, state: PolicyState, report: UpdateReport) -> PolicyState:
         """One step of the published rule; unchanged where the similarity is unknown, not finite or on the target."""
         similarity, batch_size = report.similarity, int(state.wanted_batch_size)
@@ -176,7 +177,7 @@ class SimiGrad(Policy):
 
 
 @dataclass(frozen=True)
-class NoiseScale(Policy):
+class NoiseScale(_TowardsTarget):
     """A steadier way to the same fixed point: estimate the noise scale, then walk towards the batch size it asks for.
 
     Keeps bias-corrected moving averages (decay 0.95) of the squared gradient norm and of the covariance trace, never of
@@ -204,17 +205,8 @@ class NoiseScale(Policy):
         its unbiased estimate from two batch sizes).
     """
 
-    target_similarity: float
-    min_batch_size: int
-    max_batch_size: int
-    initial_batch_size: int | None = None
-
     STEP = 0.1
     DEAD_BAND = 0.1
-
-    def __post_init__(self) -> None:
-        _check_target(self)
-        check_bounds(self)
 
     def initial_state(self) -> PolicyState:
         """The state before the first update: the initial batch size and empty averages."""

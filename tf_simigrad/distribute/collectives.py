@@ -10,7 +10,7 @@ from tf_simigrad.core import similarity, trees
 from tf_simigrad.distribute.replicas import Replicas, replica_id
 from tf_simigrad.records import Moments
 
-LocalTotals = tuple[list[tf.Tensor], Moments, tf.Tensor]
+Reduced = tuple[list[tf.Tensor], Moments, tf.Tensor]
 """What a reduction returns: mean gradients, moments, and what each worker says of its micro-steps."""
 
 COUNTERS = ("examples", "weight", "weighted_squared_norms", "micro_gradients")
@@ -30,7 +30,7 @@ class LocalReduction:
     def __init__(self, needs_groups: bool) -> None:
         self.slots = 2 if needs_groups else 1
 
-    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor, micro_steps: tf.Tensor) -> LocalTotals:
+    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor, micro_steps: tf.Tensor) -> Reduced:
         """Mean gradient and moments. Replica context.
 
         Args:
@@ -91,7 +91,7 @@ class AllToAllReduction:
             with tf.device(device):  # one ordering token per device: a common one would chain the replicas and deadlock them
                 self._tokens.append(tf.Variable(0.0, trainable=False, name="ordering_token"))
 
-    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor, micro_steps: tf.Tensor) -> LocalTotals:
+    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor, micro_steps: tf.Tensor) -> Reduced:
         """Mean gradient and moments, the same on every replica. Replica context; see ``LocalReduction``."""
         gradients = list(sums[0])
         instance_keys = itertools.count(1)

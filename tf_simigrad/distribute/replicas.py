@@ -16,7 +16,6 @@ class Replicas:
     Attributes:
         count: Number of replicas, over all workers.
         workers: Number of processes that train together.
-        worker: Index of this one among them.
         devices: The devices of this process's replicas, where there are several replicas.
     """
 
@@ -25,7 +24,6 @@ class Replicas:
         self.count = int(strategy.num_replicas_in_sync)
         self.devices: Sequence[str] = strategy.extended.worker_devices if self.count > 1 else ()
         self.workers = self.count // max(len(self.devices), 1) if self.count > 1 else 1
-        self.worker = int(strategy.cluster_resolver.task_id) if self.workers > 1 else 0
 
     @property
     def name(self) -> str:

@@ -139,7 +139,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
 
     @property
     def batch_size(self) -> int:
-        """Examples that the coming update is planned to have; what the policy wants while the micro-batch is unknown."""
+        """Examples that the update in the making is planned to have; what the policy wants while the micro-batch is unknown."""
         return self._loop.plan.batch_size if self._loop.is_planned else int(self._loop.state.policy.wanted_batch_size)
 
     @property
@@ -148,7 +148,9 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         return 0 if self._parts is None else max(self._parts.step.traces.values())
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Sets the batch size from the coming update on; the policy goes on from there. What is rounded is logged.
+        """Sets the batch size; the policy goes on from there. What is rounded is logged.
+
+        An update that is being accumulated keeps the size it was begun with: the next one has the new size.
 
         Args:
             batch_size: Examples per update over all replicas, within the bounds of the policy (any size for ``FixedBatch``).

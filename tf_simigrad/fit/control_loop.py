@@ -87,10 +87,10 @@ class ControlLoop:
         """Goes on from a saved state. Of another policy only the batch size is taken, moved into the bounds of this one."""
         low, high = self.policy.min_batch_size, self.policy.max_batch_size
         wanted = state.policy.wanted_batch_size
-        inside = wanted if low <= wanted <= high or self._is_fixed else min(max(wanted, low), high)
-        if self._is_fixed and state.policy_name != self.state.policy_name:
-            inside = low
-        if state.policy_name != self.state.policy_name:
+        is_other = state.policy_name != self.state.policy_name
+        # A FixedBatch has no bounds for its own size, which set_batch_size may have changed; it takes no other policy's.
+        inside = wanted if self._is_fixed and not is_other else min(max(wanted, low), high)
+        if is_other:
             policy = replace(self.state.policy, wanted_batch_size=inside)
             _LOG.warning("Resumed from a %s: %s begins with %g examples.", state.policy_name, self.state.policy_name, inside)
         else:
@@ -146,7 +146,7 @@ class ControlLoop:
                 self._min_micro_steps,
             )
 
-    def check_unit(self, report: UpdateReport) -> None:
+    def _check_unit(self, report: UpdateReport) -> None:
         """Plans anew, and says so, if the dataset has elements of more examples than the first one had."""
         unit = -(-report.batch_size // report.micro_steps)
         if self._unit_examples is not None and unit > self._unit_examples:
@@ -218,7 +218,7 @@ class ControlLoop:
         """
         records = []
         for index, report in enumerate(reports):
-            self.check_unit(report)
+            self._check_unit(report)
             self.state.examples_seen += report.batch_size
             self.state.skipped_updates += report.skipped
             records.append(

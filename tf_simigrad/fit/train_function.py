@@ -103,8 +103,10 @@ class TrainFunction:
 
     def _plan_from_spec(self, iterator: Any) -> None:
         """Plans before anything is traced, where the dataset's shapes are static."""
+        if self._loop.is_planned:
+            return
         spec = getattr(iterator, "element_spec", None)
-        if self._loop.is_planned or spec is None:
+        if spec is None:
             return
         shape = batch_tensor(tf_private.first_replica_spec(spec)).shape
         if shape.rank and shape[0] is not None:

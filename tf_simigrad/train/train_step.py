@@ -153,7 +153,7 @@ class TrainStep:
 
         Returns:
             The metrics; the elements consumed (fewer than asked for at the end of the data); the micro-steps pending; per
-            update its report [updates, 7] and its micro-steps [updates].
+            update its report [updates, 7 + workers] and its micro-steps [updates].
         """
         reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[len(REPORT) + self._replicas.workers])
         steps = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[])

@@ -83,8 +83,8 @@ class Update:
 
         Returns:
             Float32 vector: the entries of ``REPORT``, then the micro-steps of each worker; where these differ the weights
-            are left alone. Of a gradient whose squared norm is not finite: the weights and the
-            optimizer are left alone, the accumulation is dropped.
+            are left alone. Of a gradient whose squared norm is not finite: the weights and the optimizer are left alone, the
+            accumulation is dropped.
         """
         base = keras_optimizer.base_learning_rate(self._optimizer, inputs.schedule_step)
         effective = base * inputs.multiplier
@@ -105,7 +105,7 @@ class Update:
         return tf.concat([[examples, *measured, base, effective, tf.cast(finite, tf.float32)], workers], axis=0)
 
     def average_statistics(self) -> None:
-        """Averages over the replicas what they keep apart (moving statistics under Keras 3). Replica context."""
+        """Averages over the replicas what they keep apart: moving statistics. Replica context."""
         if self._statistics:
             self._reduction.average(self._statistics)
 
