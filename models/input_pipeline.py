@@ -91,7 +91,14 @@ def epochs_dataset(x, y, batch_size, seed, initial_epoch=0, augment=None, standa
         noise = tf.random.stateless_uniform([len(x), NOISE_PER_EXAMPLE], noise_seed)
         return _batches(x, y, order, tf.gather(noise, order), batch_size, drop_remainder, augment, standardise)
 
-    return tf.data.Dataset.counter(initial_epoch).flat_map(epoch_batches).prefetch(tf.data.AUTOTUNE)
+    return shared_by_element(tf.data.Dataset.counter(initial_epoch).flat_map(epoch_batches).prefetch(tf.data.AUTOTUNE))
+
+
+def shared_by_element(dataset):
+    """Where several workers train together, each takes its part of every element: the elements are those of one process."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.with_options(options)
 
 
 def evaluation_dataset(x, y, batch_size, standardise=None):
@@ -114,4 +121,4 @@ def evaluation_dataset(x, y, batch_size, standardise=None):
         images = tf.gather(x, indices)
         return standardise(images) if standardise else images, tf.gather(y, indices)
 
-    return dataset.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return shared_by_element(dataset.map(batch, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))

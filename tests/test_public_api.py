@@ -28,6 +28,7 @@ NAMES = [
     "UpdateReport",
     "__version__",
     "enable_keras3_multi_worker",
+    "export",
 ]
 OBJECTS = [name for name in NAMES if name != "__version__"]
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tf_simigrad.control.policy import FixedBatch, NoiseScale, Policy, SimiGrad
     from tf_simigrad.fit.callback import AdaptiveBatch
     from tf_simigrad.fit.checkpoint import EpochCheckpoint
+    from tf_simigrad.fit.export import export
     from tf_simigrad.optimizers.transforms import L2, Transform
     from tf_simigrad.records import UpdateRecord, UpdateReport
 
@@ -30,6 +31,7 @@ _HOME = {
     "UpdateRecord": "records",
     "UpdateReport": "records",
     "enable_keras3_multi_worker": "compat.keras3_workers",
+    "export": "fit.export",
 }
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "UpdateReport",
     "__version__",
     "enable_keras3_multi_worker",
+    "export",
 ]
 
 

@@ -15,6 +15,8 @@ import tensorflow as tf
 import tf_simigrad as sg
 from configs.experiment import Experiment
 from models import cifar_data, cifar_resnet, digits, input_pipeline
+from tf_simigrad.distribute.replicas import Replicas
+from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.report import history, plot
 
 SERVING_EXAMPLES = 32
@@ -25,6 +27,7 @@ class Training(NamedTuple):
 
     experiment: Experiment
     strategy: Any
+    workers: Workers
     data: tuple
     model: Any
     adaptive: Any
@@ -32,6 +35,11 @@ class Training(NamedTuple):
     steps_per_epoch: int
     standardise: Any
     augment: Any
+
+    @property
+    def is_chief(self):
+        """Whether this process writes and prints what one process would."""
+        return self.workers.index == 0
 
 
 class StopAtUpdate(tf.keras.callbacks.Callback):
@@ -61,9 +69,11 @@ class WriteTables(tf.keras.callbacks.Callback):
     where there are several replicas, up to a minute.
     """
 
-    def __init__(self, adaptive, output, epochs):
+    def __init__(self, adaptive, output, initial_epoch):
         super().__init__()
-        self.adaptive, self.output, self.epochs = adaptive, output, epochs
+        self.adaptive, self.output = adaptive, output
+        earlier = history.read_epochs(output / "epochs.csv") if initial_epoch else []
+        self.epochs = [row for row in earlier if row["epoch"] <= initial_epoch]
         self.started, self.seconds = 0.0, 0.0
 
     def on_train_begin(self, logs=None):
@@ -81,6 +91,9 @@ def make_strategy(name, devices):
     """The strategy of that name; on a machine without a GPU, mirrored over as many logical CPU devices."""
     if name == "default":
         return tf.distribute.get_strategy()
+    if name == "multiworker":
+        sg.enable_keras3_multi_worker()
+        return tf.distribute.MultiWorkerMirroredStrategy()
     gpus = tf.config.list_physical_devices("GPU")
     if gpus and devices is not None and devices > len(gpus):
         raise ValueError(f"--devices {devices}: this machine has {len(gpus)} GPUs")
@@ -136,7 +149,8 @@ def build(experiment, strategy, data):
     )
     standardise = input_pipeline.standardise_cifar10 if cifar else None
     augment = input_pipeline.crop_and_flip if cifar else None
-    return Training(experiment, strategy, data, model, adaptive, element, steps_per_epoch, standardise, augment)
+    workers = Workers(Replicas(strategy))
+    return Training(experiment, strategy, workers, data, model, adaptive, element, steps_per_epoch, standardise, augment)
 
 
 def restore(training, output, resume):
@@ -148,22 +162,24 @@ def restore(training, output, resume):
 def run(training, output, checkpoint, initial_epoch):
     """Trains, and writes everything that a run leaves behind."""
     experiment, adaptive = training.experiment, training.adaptive
-    print(
-        f"{experiment.name}: {training.model.count_params():,} parameters, {training.strategy.num_replicas_in_sync} replicas, "
-        f"{training.steps_per_epoch} elements of {training.element} examples an epoch, {initial_epoch} epochs done",
-        flush=True,
-    )
-    earlier = history.read_epochs(output / "epochs.csv") if initial_epoch else []
-    epochs = [row for row in earlier if row["epoch"] <= initial_epoch]
+    if training.is_chief:
+        print(
+            f"{experiment.name}: {training.model.count_params():,} parameters, {training.strategy.num_replicas_in_sync} "
+            f"replicas, {training.steps_per_epoch} elements of {training.element} examples an epoch, "
+            f"{initial_epoch} epochs done",
+            flush=True,
+        )
     callbacks = [adaptive]
     if experiment.max_updates:
         callbacks.append(StopAtUpdate(adaptive, experiment.max_updates))
+    tables = WriteTables(adaptive, output, initial_epoch)
     # Tables before the checkpoint: a run killed between the two has a row too many, which resuming drops, not one too few.
-    tables = WriteTables(adaptive, output, epochs)
-    callbacks += [tables, checkpoint]
+    callbacks += [tables, checkpoint] if training.is_chief else [checkpoint]
     if initial_epoch < experiment.epochs:
         fit(training, initial_epoch, callbacks)
-    write_results(training, output, epochs, tables.seconds)
+    export(training, output)
+    if training.is_chief:
+        write_results(training, output, tables.epochs, tables.seconds)
 
 
 def fit(training, initial_epoch, callbacks):
@@ -183,7 +199,7 @@ def fit(training, initial_epoch, callbacks):
         # Keras 3 warns otherwise: the dataset has its own order.
         shuffle=False,
         # A progress bar on a terminal, a line per epoch elsewhere.
-        verbose=1 if sys.stdout.isatty() else 2,
+        verbose=0 if not training.is_chief else 1 if sys.stdout.isatty() else 2,
     )
 
 
@@ -191,7 +207,6 @@ def write_results(training, output, epochs, seconds):
     experiment, adaptive = training.experiment, training.adaptive
     history.write_history(output / "history.csv", adaptive.history)
     history.write_epochs(output / "epochs.csv", epochs)
-    export(training, output)
     target = getattr(experiment.policy, "target_similarity", None)
     try:
         plot.plot_history(adaptive.history, epochs, output / "training.png", experiment.name, target)
@@ -205,13 +220,19 @@ def write_results(training, output, epochs, seconds):
         "discarded_examples": adaptive.discarded_examples,
         "traces": adaptive.traces,
         "seconds": round(seconds, 2),
-        "strategy": "mirrored" if isinstance(training.strategy, tf.distribute.MirroredStrategy) else "default",
+        "strategy": strategy_name(training.strategy),
+        "workers": training.workers.count,
         "replicas": training.strategy.num_replicas_in_sync,
         **versions(),
     }
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     shown = ("accuracy", "updates", "mean_batch_size", "max_batch_size", "batch_changes", "traces", "seconds")
     print(f"{output}: " + ", ".join(f"{name} {summary[name]:.6g}" for name in shown), flush=True)
+
+
+def strategy_name(strategy):
+    names = {tf.distribute.MirroredStrategy: "mirrored", tf.distribute.MultiWorkerMirroredStrategy: "multiworker"}
+    return names.get(type(strategy), "default")
 
 
 def versions():
@@ -223,10 +244,13 @@ def versions():
 
 
 def export(training, output):
-    """Writes the SavedModel, and what it has to predict, for tools.check_saved_model."""
+    """Writes the SavedModel, and what it has to predict, for tools.check_saved_model. On all workers."""
     # Both Kerases print the signature.
     with contextlib.redirect_stdout(io.StringIO()):
-        training.model.export(str(output / "saved_model"))
+        sg.export(training.model, output / "saved_model")
     x_test = training.data[1][0][:SERVING_EXAMPLES]
     inputs = np.asarray(training.standardise(x_test)) if training.standardise else x_test
-    np.savez(output / "serving_check.npz", inputs=inputs, predictions=training.model.predict(inputs, verbose=0))
+    # Not by predict, which splits the examples among the workers.
+    predictions = training.model(tf.constant(inputs), training=False)
+    if training.is_chief:
+        np.savez(output / "serving_check.npz", inputs=inputs, predictions=predictions)

@@ -53,12 +53,19 @@ def load_config(config):
 
 
 def check_devices(strategy, devices):
-    if strategy in ("multiworker", "tpu"):
-        raise ValueError(f"--strategy {strategy}: this version trains with default and mirrored only")
+    if strategy == "tpu":
+        raise ValueError("--strategy tpu: this version trains with default, mirrored and multiworker only")
+    if strategy == "multiworker" and "TF_CONFIG" not in os.environ:
+        raise ValueError(
+            "--strategy multiworker: TF_CONFIG is not set. On one machine: python -m tools.launch --workers 2 -- python -m "
+            "tools.train ...; on several see the README"
+        )
     if devices is not None and devices < 1:
         raise ValueError(f"--devices {devices}: expected 1 or more")
     if strategy == "default" and devices not in (None, 1):
         raise ValueError(f"--devices {devices}: --strategy default has one; pass --strategy mirrored")
+    if strategy == "multiworker" and devices is not None:
+        raise ValueError(f"--devices {devices}: a worker takes every GPU it sees; set CUDA_VISIBLE_DEVICES instead")
 
 
 def choose_keras(keras):
@@ -75,18 +82,28 @@ def check_data(experiment, data_dir):
         cifar_data.find(data_dir)
 
 
+def changes(experiment, output):
+    """The fields of the experiment that differ from those of the run in the folder, each as a sentence."""
+    config = output / "config.json"
+    if not config.is_file():
+        return {}
+    before, now = json.loads(config.read_text()), json.loads(json.dumps(experiment.as_dict()))
+    return {name: f"{name} was {before.get(name)}, is {now[name]}" for name in now if before.get(name) != now[name]}
+
+
+def check_resume(experiment, output):
+    """Raises where the folder holds a run of other settings."""
+    if refused := [text for name, text in changes(experiment, output).items() if name not in MAY_CHANGE]:
+        raise ValueError(
+            f"--resume: {output} holds another run: {'; '.join(refused)}. Only {' and '.join(MAY_CHANGE)} may change"
+        )
+
+
 def prepare_output(experiment, output, resume):
     """Makes the folder. A fresh run removes what an earlier one left, or its checkpoints could be taken for our own."""
     config = output / "config.json"
-    now = json.loads(json.dumps(experiment.as_dict()))
     if resume and config.is_file():
-        before = json.loads(config.read_text())
-        changed = {name: f"{name} was {before.get(name)}, is {now[name]}" for name in now if before.get(name) != now[name]}
-        if refused := [text for name, text in changed.items() if name not in MAY_CHANGE]:
-            raise ValueError(
-                f"--resume: {output} holds another run: {'; '.join(refused)}. Only {' and '.join(MAY_CHANGE)} may change"
-            )
-        if changed:
+        if changes(experiment, output):
             # What was complete no longer is.
             (output / "summary.json").unlink(missing_ok=True)
     else:
@@ -97,7 +114,7 @@ def prepare_output(experiment, output, resume):
         for name in OUTPUT_FOLDERS:
             shutil.rmtree(output / name, ignore_errors=True)
     output.mkdir(parents=True, exist_ok=True)
-    config.write_text(json.dumps(now, indent=2) + "\n")
+    config.write_text(json.dumps(experiment.as_dict(), indent=2) + "\n")
 
 
 def main(arguments=None):
@@ -106,6 +123,9 @@ def main(arguments=None):
         experiment = apply_overrides(load_config(args.config), args.set)
         check_devices(args.strategy, args.devices)
         check_data(experiment, args.data_dir)
+        output = args.output or Path("run") / experiment.name
+        if args.resume:
+            check_resume(experiment, output)
         choose_keras(args.keras)
         # Only now is TensorFlow imported.
         from tools import experiment as runner
@@ -113,8 +133,10 @@ def main(arguments=None):
         strategy = runner.make_strategy(args.strategy, args.devices)
         data = runner.load_data(experiment, args.data_dir)
         training = runner.build(experiment, strategy, data)
-        output = args.output or Path("run") / experiment.name
-        prepare_output(experiment, output, args.resume)
+        training.workers.meet("the checks")
+        if training.is_chief:
+            prepare_output(experiment, output, args.resume)
+        training.workers.meet("the output folder")
         if (output / "summary.json").is_file():
             print(f"{output}: already complete")
             return

@@ -636,3 +636,11 @@ def test_several_processes_are_seen(tf, pair):
     """``_in_multi_worker_mode``."""
     for strategy in (pair, tf.distribute.get_strategy(), tf.distribute.OneDeviceStrategy("CPU:0")):
         assert tf_private.is_multi_worker(strategy) is False
+
+
+@pytest.mark.parametrize(("count", "endless"), [(None, True), (3, False)])
+def test_a_distributed_iterator_knows_whether_it_ends(tf, pair, count, endless):
+    """``DistributedIteratorBase._cardinality``."""
+    data = tf.data.Dataset.from_tensors([1.0, 2.0]).repeat(count)
+    assert tf_private.is_endless(iter(pair.experimental_distribute_dataset(data))) is endless
+    assert tf_private.is_endless(iter(data)) is False

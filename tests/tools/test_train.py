@@ -134,8 +134,8 @@ def fails(capsys, *arguments):
         (["missing.py"], "no experiment missing.py"),
         ([], "the following arguments are required: CONFIG"),
         (["quickstart_digits", "--strategy", "best"], "invalid choice: 'best'"),
-        (["quickstart_digits", "--strategy", "tpu"], "--strategy tpu: this version trains with default and mirrored only"),
-        (["quickstart_digits", "--strategy", "multiworker"], "default and mirrored only"),
+        (["quickstart_digits", "--strategy", "multiworker"], "--strategy multiworker: TF_CONFIG is not set"),
+        (["quickstart_digits", "--strategy", "tpu"], "default, mirrored and multiworker only"),
         (["quickstart_digits", "--devices", "2"], "--devices 2: --strategy default has one"),
         (["quickstart_digits", "--strategy", "mirrored", "--devices", "0"], "--devices 0: expected 1 or more"),
         (["quickstart_digits", "--set", "epoch=1"], "no field epoch; did you mean epochs"),
@@ -175,7 +175,7 @@ def test_another_run_is_not_resumed(tmp_path):
     train.prepare_output(train.apply_overrides(before, ["epochs=99", "max_updates=5"]), tmp_path, resume=True)
     changed = train.apply_overrides(before, ["seed=7", "policy=FixedBatch(batch_size=64)"])
     with pytest.raises(ValueError, match="holds another run: policy was .*; seed was 0, is 7. Only epochs and max_updates"):
-        train.prepare_output(changed, tmp_path, resume=True)
+        train.check_resume(changed, tmp_path)
 
 
 @pytest.mark.one_keras

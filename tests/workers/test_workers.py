@@ -14,34 +14,112 @@ from tests.fit import cases
 from tests.workers import train
 
 
-def launch(folder, mode, workers, grace=60):
+def launch(folder, *scenarios, workers=2, grace=60):
     command = [sys.executable, "-m", "tools.launch", "--workers", str(workers), "--grace", str(grace), "--",
-               sys.executable, "-m", "tests.workers.train", str(folder), mode]  # fmt: skip
+               sys.executable, "-m", "tests.workers.train", str(folder), *scenarios]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_workers_take_the_steps_of_one_process_with_as_many_replicas(tf, strategies, tmp_path, workers):
-    finished = launch(tmp_path, "plain", workers)
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def trained(request, tf, tmp_path_factory):
+    """Number of workers, the folder of their results, and what they printed."""
+    folder = tmp_path_factory.mktemp("workers")
+    finished = launch(folder, "plain", "execution", "uneven", "shared", "parting", workers=request.param)
     assert finished.returncode == 0, finished.stdout[-3000:]
-    model = train.model_under(strategies(workers))
+    return request.param, folder, finished.stdout
+
+
+def results(folder, name):
+    return json.loads((folder / f"{name}.json").read_text()), weights(folder, name)
+
+
+def weights(folder, name):
+    with np.load(folder / f"{name}.npz") as arrays:
+        return [arrays[key] for key in arrays.files]
+
+
+def assert_weights(left, right):
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+
+
+def in_one_process(tf, strategy, workers, **compile_arguments):
+    """The same training on one process with as many replicas: history, logs, model."""
+    model = train.model_under(strategy, **compile_arguments)
     adaptive = sg.AdaptiveBatch(train.policy(workers))
     data = tf.data.Dataset.from_tensor_slices(cases.arrays(train.COUNT)).batch(train.MICRO * workers, drop_remainder=True)
-    logs = model.fit(data, epochs=train.EPOCHS, verbose=0, callbacks=[adaptive]).history
+    logs = model.fit(data, epochs=train.EPOCHS, verbose=0, callbacks=[adaptive], validation_data=train.validation()).history
+    return adaptive.history, logs, model
 
-    got = json.loads((tmp_path / "history.json").read_text())
-    assert len({r.micro_steps for r in adaptive.history}) == 3
-    for row, record in zip(got["updates"], adaptive.history, strict=True):
+
+def assert_updates(got, expected):
+    for row, record in zip(got, expected, strict=True):
         assert row[:3] == list(record[:3])
         assert row[3] == pytest.approx(record.similarity, abs=2e-6)
-    with np.load(tmp_path / "weights.npz") as weights:
-        for name, expected in zip(weights.files, model.get_weights(), strict=True):
-            np.testing.assert_allclose(weights[name], expected, rtol=0, atol=1e-6)
-    assert got["loss"] == pytest.approx(logs["loss"], rel=1e-5) and got["accuracy"] == pytest.approx(logs["accuracy"])
+
+
+def test_workers_take_the_steps_of_one_process_with_as_many_replicas(tf, strategies, trained):
+    workers, folder, _ = trained
+    history, logs, model = in_one_process(tf, strategies(workers), workers)
+    got, values = results(folder, "plain")
+    assert len({r.micro_steps for r in history}) == 3
+    assert_updates(got["updates"], history)
+    assert_weights(values, model.get_weights())  # with the moving statistics
+    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        assert got["logs"][name] == pytest.approx(logs[name], rel=1e-5), name
+
+    assert_weights(weights(folder, "restored"), values)
+    assert [p.name for p in (folder / "checkpoints").iterdir()] == ["epoch-00002"]
+    x, _ = cases.arrays(16, seed=2)
+    loaded = tf.saved_model.load(str(folder / "saved_model"))
+    np.testing.assert_allclose(loaded.serve(tf.constant(x)), model.predict(x, verbose=0), rtol=0, atol=1e-5)
+
+
+def test_several_elements_per_call(tf, strategies, trained):
+    workers, folder, _ = trained
+    history, _, model = in_one_process(tf, strategies(workers), workers, steps_per_execution=3)
+    got, values = results(folder, "execution")
+    assert_updates(got["updates"], history)
+    assert_weights(values, model.get_weights())
+
+
+def test_workers_that_run_out_of_data_at_different_moments(tf, trained):
+    """Against plain Keras on batches of what the workers of each update had left; what an epoch leaves enters the next."""
+    workers, folder, _ = trained
+    counts = train.UNEVEN[:workers]
+    micro_steps = [
+        [np.concatenate(a) for a in zip(*((x[i : i + train.MICRO][: max(n - i, 0)], y[i : i + train.MICRO][: max(n - i, 0)])
+                                          for (x, y), n in zip(train.shares(workers), counts, strict=True)), strict=True)]
+        for i in range(0, max(counts), train.MICRO)
+    ] * train.EPOCHS  # fmt: skip
+    updates = [[np.concatenate(a) for a in zip(*micro_steps[i : i + 2], strict=True)] for i in range(0, len(micro_steps), 2)]
+    model = train.model_under(tf.distribute.get_strategy(), normalised=False)
+    for x, y in updates:
+        model.train_on_batch(x, y)
+    got, values = results(folder, "uneven")
+    sizes = [len(x) for x, _ in updates]
+    assert len(set(sizes)) > 1
+    assert [row[1] for row in got["updates"]] == sizes
+    assert_weights(values, model.get_weights())
+
+
+def test_replicas_that_read_identical_data_are_named(trained):
+    workers, folder, printed = trained
+    named = ", ".join(map(str, range(workers)))
+    assert printed.count(f"The replicas {named} read identical data") == workers  # each worker says it, in one scenario, once
+    similarities = [row[3] for row in results(folder, "shared")[0]["updates"]]
+    assert similarities == pytest.approx([1.0] * len(similarities), abs=1e-6)
+
+
+def test_workers_with_different_numbers_of_steps_are_refused(trained):
+    workers, folder, _ = trained
+    for worker in range(workers):
+        message = (folder / f"parting-{worker}.txt").read_text()
+        assert "steps per epoch (0: unknown): 3 on worker 0, 4 on worker 1" in message and "dataset.repeat()" in message
 
 
 def test_a_worker_with_another_plan_stops_all_with_its_name(tmp_path):
-    finished = launch(tmp_path, "desync", 2)
+    finished = launch(tmp_path, "desync")
     assert finished.returncode == 1
     for worker in (0, 1):
         assert re.search(rf"\[worker {worker}\] RuntimeError: The workers disagree.*worker 1 has", finished.stdout)
@@ -49,8 +127,15 @@ def test_a_worker_with_another_plan_stops_all_with_its_name(tmp_path):
 
 def test_a_killed_worker_ends_the_others_with_an_error(tmp_path):
     started = time.monotonic()
-    finished = launch(tmp_path, "kill", 2, grace=90)
+    finished = launch(tmp_path, "kill", grace=90)
     assert finished.returncode == 1 and time.monotonic() - started < 150
     assert "worker 1 ended with exit code -9" in finished.stdout
     assert "still running" not in finished.stdout, "worker 0 must end by itself"
     assert re.search(r"\[worker 0\].*(aborted|Error|UNAVAILABLE)", finished.stdout)
+
+
+def test_a_worker_that_does_not_come_is_waited_for_until_the_timeout(tmp_path):
+    finished = launch(tmp_path, "stall", grace=1)
+    assert finished.returncode == 1
+    assert re.search(r"\[worker 0\].*tf_simigrad: .* has waited 5 s for the other workers", finished.stdout)
+    assert "worker 1 was still running and has been ended" in finished.stdout

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
-from tensorflow.python.distribute import values
+from tensorflow.python.distribute import input_lib, values
 from tensorflow.python.eager import context
 from tensorflow.python.framework import errors
 
@@ -22,6 +22,11 @@ def first_replica_spec(element_spec: Any) -> Any:
         element_spec,
         expand_composites=False,
     )
+
+
+def is_endless(iterator: Any) -> bool:
+    """Whether a distributed iterator's data is known never to end; False for any other iterator."""
+    return isinstance(iterator, input_lib.DistributedIteratorBase) and iterator._cardinality == tf.data.INFINITE_CARDINALITY
 
 
 def abort_collectives(message: str) -> None:

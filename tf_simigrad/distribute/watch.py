@@ -15,11 +15,11 @@ class CollectiveWatch:
     TensorFlow's own timeout of a collective is no choice: on CPU each one leaves threads that sleep until it is over.
 
     Args:
-        timeout_seconds: How long one operation may wait for the other workers.
+        timeout_seconds: How long one operation may wait for the other workers; None: ``DEFAULT_TIMEOUT_SECONDS``.
     """
 
-    def __init__(self, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        self._timeout = timeout_seconds
+    def __init__(self, timeout_seconds: float | None = None) -> None:
+        self._timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
 
     @contextlib.contextmanager
     def over(self, operation: str) -> Iterator[None]:

@@ -266,10 +266,11 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             self._is_new = False
         lone = self._policy.needs_similarity and replicas.count == 1
         self._loop.start(min_micro_steps=2 if lone else 1)
-        function = TrainFunction(self.model, self._parts, self._loop)
         if self._restored is not None:
             self._parts.accumulator.from_arrays(self._restored)
             self._restored = None
+        function = TrainFunction(self.model, self._parts, self._loop)
+        function.begin(iterator, self.params.get("steps"), self.params["epochs"])
         return function
 
     def _new_loop(self) -> ControlLoop:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_simigrad.compat import keras_optimizer, keras_private, tf_private
+from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.distribute.replicas import Replicas
+from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.fit.callback import AdaptiveBatch
 from tf_simigrad.fit.control_loop import LoopState
 
-_STATE, _PENDING, _WEIGHTS = "adaptive.json", "pending.npz", "weights"
+_STATE, _PENDING, _WEIGHTS = "adaptive.json", "pending-{:05d}.npz", "weights"
 
 
 class EpochCheckpoint(keras_private.keras.callbacks.Callback):
@@ -21,6 +23,8 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
 
     A checkpoint is written beside its place and moved there when it is complete, so a kill leaves the last whole one. With a
     dataset whose epoch e depends on its seed and e only, a resumed run takes the same steps as one that was never interrupted.
+
+    Several workers need a directory that all of them see: each writes its own pending sums there, worker 0 everything else.
 
     Args:
         directory: Where checkpoints live, one folder per epoch.
@@ -55,32 +59,51 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         self._directory = Path(directory)
         self._adaptive = adaptive_batch
         self._keep = keep
+        self._workers: Workers | None = None
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Makes sure that the adaptive callback belongs to this ``fit``. Called by Keras."""
-        if tf_private.is_multi_worker(self.model.distribute_strategy):
-            raise ValueError("EpochCheckpoint does not support several workers in this version. Use BackupAndRestore.")
         if self._adaptive.model is not self.model:
             raise ValueError("The AdaptiveBatch given to EpochCheckpoint is not among the callbacks of this fit. Pass both.")
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Saves. Called by Keras."""
+        workers = self._workers_of(self.model)
         target = self._directory / f"epoch-{epoch + 1:05d}"
         partial = target.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        self._objects(self.model).write(str(partial / _WEIGHTS))
+        if workers.index == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        self._check_shared(workers, partial)
         state, arrays = self._adaptive.state_to_save()
-        np.savez(partial / _PENDING, *arrays)
-        saved = {"epochs": epoch + 1, "loop": state.to_json()}
-        (partial / _STATE).write_text(json.dumps(saved))
-        shutil.rmtree(target, ignore_errors=True)
-        os.replace(partial, target)
-        for old in self._saved()[: -self._keep]:
-            shutil.rmtree(old)
+        self._write(workers, partial, {"epochs": epoch + 1, "workers": workers.count, "loop": state.to_json()}, arrays)
+        workers.meet("the parts of a checkpoint")
+        if workers.index == 0:
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(partial, target)
+            for old in self._saved()[: -self._keep]:
+                shutil.rmtree(old)
+
+    def _check_shared(self, workers: Workers, partial: Path) -> None:
+        """Raises a ValueError, on every worker, if one does not see the folder that worker 0 has made."""
+        workers.meet("the folder of a checkpoint")
+        blind = np.flatnonzero(workers.gather([partial.is_dir()], "the folder of a checkpoint")[:, 0] == 0)
+        if len(blind):
+            raise ValueError(
+                f"EpochCheckpoint: {partial}, made by worker 0, is not there on worker {', '.join(map(str, blind))}. Pass a "
+                "directory that all workers share."
+            )
+
+    def _write(self, workers: Workers, partial: Path, saved: dict, arrays: list) -> None:
+        """Every worker reads the weights, as what replicas keep apart is averaged over all; only worker 0 keeps the file."""
+        with workers.folder(partial) as own, workers.waiting("saving the weights"):
+            self._objects(self.model).write(str(own / _WEIGHTS))
+        np.savez(partial / _PENDING.format(workers.index), *arrays)
+        if workers.index == 0:
+            (partial / _STATE).write_text(json.dumps(saved))
 
     def restore(self, model: Any) -> int:
-        """Restores the newest checkpoint, if there is one. To be called before ``fit``.
+        """Restores the newest checkpoint, if there is one. To be called before ``fit``, by all workers.
 
         Args:
             model: The compiled and built model, under the strategy that it will be trained with.
@@ -89,11 +112,18 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
             The number of epochs that are done: ``initial_epoch`` for ``fit``. 0 if nothing was saved.
 
         Raises:
-            ValueError: If the model is not built, or the checkpoint is of another one.
+            ValueError: If the model is not built, the checkpoint is of another one, or the workers see different checkpoints.
         """
         if not keras_private.is_built(model):
             raise ValueError("restore(model) needs a built model: give it an Input, or call it once on a batch.")
+        workers = self._workers_of(model)
         saved = self._saved()
+        newest = workers.gather([_epochs(saved[-1]) if saved else 0], "comparing the checkpoints")[:, 0]
+        if len(set(newest)) > 1:
+            found = ", ".join(f"{epochs:g} epochs on worker {i}" for i, epochs in enumerate(newest))
+            raise ValueError(
+                f"The workers see different checkpoints in {self._directory}: {found}. They must share one directory."
+            )
         if not saved:
             return 0
         with model.distribute_strategy.scope():
@@ -103,13 +133,31 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         except (AssertionError, ValueError) as error:
             raise ValueError(f"The checkpoint {saved[-1]} is of another model or optimizer: {error}") from error
         state = json.loads((saved[-1] / _STATE).read_text())
-        with np.load(saved[-1] / _PENDING) as pending:
-            arrays = [pending[name] for name in pending.files]
-        self._adaptive.state_to_resume(LoopState.from_json(state["loop"]), arrays)
+        loop = LoopState.from_json(state["loop"])
+        if loop.pending_steps and state["workers"] != workers.count:
+            raise ValueError(
+                f"The checkpoint {saved[-1]} holds pending gradient sums of {state['workers']} workers, this run has "
+                f"{workers.count}. Resume with as many."
+            )
+        arrays = []
+        if loop.pending_steps:
+            with np.load(saved[-1] / _PENDING.format(workers.index)) as pending:
+                arrays = [pending[name] for name in pending.files]
+        self._adaptive.state_to_resume(loop, arrays)
         return state["epochs"]
+
+    def _workers_of(self, model: Any) -> Workers:
+        if self._workers is None:
+            self._workers = Workers(Replicas(model.distribute_strategy))
+        return self._workers
 
     def _objects(self, model: Any) -> tf.train.Checkpoint:
         return tf.train.Checkpoint(model=model, optimizer=model.optimizer)
 
     def _saved(self) -> list[Path]:
         return sorted(p for p in self._directory.glob("epoch-*") if p.suffix != ".partial")
+
+
+def _epochs(checkpoint: Path) -> int:
+    """The number in the name of a checkpoint's folder."""
+    return int(checkpoint.name.removeprefix("epoch-"))

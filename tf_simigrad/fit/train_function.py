@@ -1,21 +1,21 @@
 """What stands in ``model.train_function`` while ``fit`` runs: drives the traced functions by the control loop."""
 
-import contextlib
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private, tf_private
-from tf_simigrad.distribute.watch import CollectiveWatch
+from tf_simigrad.fit import agreement, report_vector
 from tf_simigrad.fit.control_loop import ControlLoop
-from tf_simigrad.records import UpdateRecord, UpdateReport
+from tf_simigrad.records import UpdateRecord
 from tf_simigrad.train.assemble import TrainParts
 from tf_simigrad.train.forward import batch_tensor
 from tf_simigrad.train.train_step import ExecutionInputs
-from tf_simigrad.train.update import REPORT, UpdateInputs
+from tf_simigrad.train.update import UpdateInputs
 
 _LOG = logging.getLogger("tf_simigrad")
 END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
@@ -38,7 +38,33 @@ class TrainFunction:
         self._last: dict[str, float] = {}
         self._in_graph = False
         self._metrics: dict[str, Any] = {}
-        self._watch = CollectiveWatch() if parts.replicas.workers > 1 else None
+        self._workers = parts.workers
+        self._shared_data = agreement.SharedData()
+
+    def begin(self, iterator: Any, steps: int | None, epochs: int) -> None:
+        """Sees to it that all workers will take the same steps, and plans where the dataset's shapes are static.
+
+        Args:
+            iterator: Keras's iterator.
+            steps: Dataset elements of an epoch, as far as Keras knows them.
+            epochs: Epochs planned.
+
+        Raises:
+            ValueError: If the workers would part ways, or no feasible batch size lies within the policy's bounds.
+        """
+        elements = keras_private.steps_per_execution(self._model)
+        agreement.check_fit(self._workers, steps, epochs, elements, tf_private.is_endless(iterator))
+        examples = self._workers.gather([self._static_examples(iterator)], "planning")[:, 0]
+        if all(examples):
+            self._loop.set_unit(int(examples.sum()))
+
+    def _static_examples(self, iterator: Any) -> int:
+        """Examples of one dataset element on this worker; 0 where its shapes do not tell."""
+        spec = getattr(iterator, "element_spec", None)
+        if spec is None:
+            return 0
+        shape = batch_tensor(tf_private.first_replica_spec(spec)).shape
+        return shape[0] * self._parts.replicas.count // self._workers.count if shape.rank and shape[0] is not None else 0
 
     def __call__(self, iterator: Any, elements: int, ends_epoch: bool, ends_training: bool) -> dict[str, Any]:
         """One call of Keras's training loop.
@@ -55,7 +81,6 @@ class TrainFunction:
         Raises:
             StopIteration: At the end of the data, after what was pending has been flushed or averaged.
         """
-        self._plan_from_spec(iterator)
         self._in_graph |= elements > 1 and not self._model.run_eagerly  # and stays so: an epoch's last call may be shorter
         try:
             metrics = self._execute(iterator, elements) if self._in_graph else self._loop_on_host(iterator, elements)
@@ -65,7 +90,7 @@ class TrainFunction:
         if ends_epoch:
             self._end_epoch(ends_training)
         keras_private.count_train_steps(self._model, elements)
-        if self._parts.replicas.workers > 1 and not self._in_graph:
+        if self._workers.count > 1 and not self._in_graph:
             metrics = self._metrics_of_workers(refresh=ends_epoch or self._loop.state.pending_steps == 0)
         return {**metrics, **self._own_logs()}
 
@@ -75,23 +100,18 @@ class TrainFunction:
         A worker that waited for the others' metrics inside an accumulation, while they wait for its update, would hang.
         """
         if refresh or not self._metrics:
-            with self._waiting("the metrics"):
+            with self._workers.waiting("the metrics"):
                 self._metrics = self._parts.step.metrics()
         return self._metrics
 
-    def _waiting(self, operation: str) -> contextlib.AbstractContextManager:
-        return contextlib.nullcontext() if self._watch is None else self._watch.over(operation)
-
     def _pending_examples(self) -> int:
-        if self._watch is None:
-            return self._parts.accumulator.examples()
-        with self._waiting("counting the pending examples"):
-            return int(self._parts.step.pending_examples())
+        examples = self._parts.accumulator.examples()
+        return int(self._workers.gather([examples], "counting the pending examples").sum())
 
     def discard_pending(self) -> None:
         """Drops what is accumulated, counts it and says so."""
         if self._loop.state.pending_steps:
-            dropped = self._parts.accumulator.examples()
+            dropped = self._pending_examples()
             self._loop.state.discarded_examples += dropped
             _LOG.warning(
                 "Training stopped inside an accumulation: %d examples of %d micro-steps are discarded.",
@@ -100,17 +120,6 @@ class TrainFunction:
             )
         self._parts.accumulator.reset()
         self._loop.restart()
-
-    def _plan_from_spec(self, iterator: Any) -> None:
-        """Plans before anything is traced, where the dataset's shapes are static."""
-        if self._loop.is_planned:
-            return
-        spec = getattr(iterator, "element_spec", None)
-        if spec is None:
-            return
-        shape = batch_tensor(tf_private.first_replica_spec(spec)).shape
-        if shape.rank and shape[0] is not None:
-            self._loop.set_unit(shape[0] * self._parts.replicas.count)
 
     def _loop_on_host(self, iterator: Any, elements: int) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
@@ -124,9 +133,10 @@ class TrainFunction:
         return metrics
 
     def _micro_step(self, iterator: Any) -> dict[str, Any]:
-        if self._loop.state.pending_steps == 0 and self._loop.is_planned and self._watch is not None:
+        if self._loop.state.pending_steps == 0:
             self._compare_plans()
-        metrics = self._parts.step.micro_step(iterator, tf.constant(self._loop.state.pending_steps % 2))
+        with self._workers.waiting("a micro-step"):  # whether there is data, the workers have to ask each other
+            metrics = self._parts.step.micro_step(iterator, tf.constant(self._loop.state.pending_steps % 2))
         self._accumulated(self._loop.state.pending_steps + 1)
         if self._loop.is_full:
             self._update(self._loop.plan.batch_size)
@@ -134,8 +144,9 @@ class TrainFunction:
 
     def _compare_plans(self) -> None:
         """Before an accumulation, when all workers are at the same place: one that planned otherwise would leave it alone."""
-        with self._waiting("comparing the plans"):
-            check_workers(self._parts.step.plans_of_workers(tf.constant(float(self._loop.plan.micro_steps))).numpy())
+        if self._workers.count > 1 and self._loop.is_planned:
+            plans = self._workers.gather([self._loop.plan.micro_steps], "comparing the plans")
+            agreement.check_micro_steps(plans[:, 0])
 
     def _accumulated(self, pending_steps: int) -> None:
         self._loop.state.pending_steps = pending_steps
@@ -149,9 +160,9 @@ class TrainFunction:
             tf.constant(self._loop.schedule_step, tf.int64),
             tf.constant(self._loop.state.pending_steps),
         )
-        with self._waiting("an update"):
+        with self._workers.waiting("an update"):
             report = self._parts.step.update(inputs).numpy()
-        self._observe([decoded(report, self._loop.state.pending_steps)], multiplier)
+        self._observe(report[None], [self._loop.state.pending_steps], multiplier)
         self._loop.restart()
 
     def _execute(self, iterator: Any, elements: int) -> dict[str, Any]:
@@ -179,12 +190,13 @@ class TrainFunction:
             reference_batch_size=tf.constant(state.reference_batch_size or 1, tf.int64),
             schedule_offset=tf.constant(state.schedule_offset, tf.int64),
         )
-        with self._waiting("a call of several updates"):
+        self._compare_plans()
+        with self._workers.waiting("a call of several dataset elements"):
             metrics, done, pending, reports, steps = self._parts.step.execution(iterator, inputs)
         if int(done) == 0:
             raise StopIteration
         if len(steps):
-            self._observe([decoded(r, int(k)) for r, k in zip(reports.numpy(), steps.numpy(), strict=True)], multiplier)
+            self._observe(reports.numpy(), steps.numpy(), multiplier)
             loop.restart()
         self._accumulated(int(pending))
         return metrics
@@ -198,7 +210,12 @@ class TrainFunction:
         else:
             self._parts.step.average_statistics()
 
-    def _observe(self, reports: list[UpdateReport], multiplier: float) -> None:
+    def _observe(self, vectors: np.ndarray, micro_steps: Sequence[int], multiplier: float) -> None:
+        for vector in vectors:
+            of_workers, fingerprints = report_vector.of_workers(vector, self._workers.count)
+            agreement.check_micro_steps(of_workers)
+            self._shared_data.observe(fingerprints)
+        reports = [report_vector.decoded(v, int(k)) for v, k in zip(vectors, micro_steps, strict=True)]
         records = self._loop.observe(reports)
         if any(r.skipped for r in records):
             _LOG.warning(
@@ -230,40 +247,3 @@ def _logs_of(record: UpdateRecord, multiplier: float) -> dict[str, float]:
         "learning_rate_multiplier": multiplier,
         "effective_learning_rate": record.effective_learning_rate,
     }
-
-
-def decoded(vector: np.ndarray, micro_steps: int) -> UpdateReport:
-    """The report of one update, from the vector that it returned (``train.update.REPORT``); NaN becomes None."""
-    entries = dict(zip(REPORT, (float(v) for v in vector), strict=False))
-    check_workers(vector[len(REPORT) :])
-    measured = {
-        key: value if math.isfinite(value) else None
-        for key, value in entries.items()
-        if key in ("similarity", "squared_gradient_norm", "noise_trace")
-    }
-    return UpdateReport(
-        batch_size=int(entries["examples"]),
-        micro_steps=micro_steps,
-        learning_rate=entries["learning_rate"],
-        effective_learning_rate=entries["effective_learning_rate"],
-        skipped=entries["finite"] == 0.0,
-        **measured,
-    )
-
-
-def check_workers(micro_steps: np.ndarray) -> None:
-    """Raises a RuntimeError, on every worker, if the workers of an update had not accumulated alike.
-
-    Args:
-        micro_steps: Micro-steps of each worker [workers].
-    """
-    values, counts = np.unique(micro_steps, return_counts=True)
-    if len(values) == 1:
-        return
-    usual = values[np.argmax(counts)]
-    odd = [f"worker {i} has {int(k)}" for i, k in enumerate(micro_steps) if k != usual or counts.max() == 1]
-    others = "" if counts.max() == 1 else f", the others {int(usual)}"
-    raise RuntimeError(
-        f"The workers disagree about the micro-steps of an update: {', '.join(odd)}{others}. All workers must run the same "
-        "policy, bounds and callbacks on elements of the same size; set_batch_size must be called alike on all of them."
-    )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_simigrad.distribute.collectives import COUNTERS
+from tf_simigrad.distribute.reduction import COUNTERS
 from tf_simigrad.distribute.replicas import Replicas
 
 
@@ -32,7 +32,7 @@ class Accumulator:
 
         Args:
             weighted: Micro-gradient (a mean) times its weight, float32, unscaled; None where a variable has none.
-            counters: Float32 [4], the columns of ``COUNTERS``.
+            counters: Float32 [5], the columns of ``COUNTERS``.
             slot: Int32 scalar, the group that this micro-step belongs to where there are slots for groups.
         """
         slot %= self._slots
@@ -49,7 +49,7 @@ class Accumulator:
         self._counters.assign_add(tf.one_hot(slot, self._slots)[:, None] * counters[None])
 
     def read(self) -> tuple[list[list[tf.Tensor]], tf.Tensor]:
-        """The sums of each slot, and the counters [slots, 4]. Replica context."""
+        """The sums of each slot, and the counters [slots, 5]. Replica context."""
         return [[tf.convert_to_tensor(v) for v in sums] for sums in self._sums], tf.convert_to_tensor(self._counters)
 
     def clear(self) -> None:
@@ -64,7 +64,7 @@ class Accumulator:
                 part.assign(tf.zeros(part.shape))
 
     def examples(self) -> int:
-        """Examples in the sums, over all replicas. On the host."""
+        """Examples in the sums, over the replicas of this worker. On the host."""
         return int(sum(float(tf.reduce_sum(part[:, 0])) for part in self._replicas.local(self._counters)))
 
     def to_arrays(self) -> list[np.ndarray]:

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from tf_simigrad.compat import keras_optimizer
 from tf_simigrad.core.similarity import STATISTICS
-from tf_simigrad.distribute.collectives import reduction_for
+from tf_simigrad.distribute.reduction import reduction_for
 from tf_simigrad.distribute.replicas import Replicas
+from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.train.accumulator import Accumulator
 from tf_simigrad.train.forward import Forward, LossFn
@@ -21,6 +22,7 @@ class TrainParts(NamedTuple):
     accumulator: Accumulator
     forward: Forward
     replicas: Replicas
+    workers: Workers
 
 
 def assemble(
@@ -53,4 +55,4 @@ def assemble(
     accumulator = Accumulator(replicas, variables, reduction.slots)
     update = Update(model, variables, replicas, accumulator, reduction, STATISTICS[statistic], transforms)
     step = TrainStep(model, replicas, forward, accumulator, update, needs_norms=statistic == "all_pairs")
-    return TrainParts(step, accumulator, forward, replicas)
+    return TrainParts(step, accumulator, forward, replicas, Workers(replicas))

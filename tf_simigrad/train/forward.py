@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private
 from tf_simigrad.core import trees
+from tf_simigrad.core.fingerprint import fingerprint
 
 LossFn = Callable[[Any, Any], Any]
 
@@ -18,11 +19,13 @@ class MicroGradient(NamedTuple):
         weighted: Gradients of the mean loss times ``weight``, float32, unscaled; None where a variable has none.
         examples: Float32 scalar.
         weight: Float32 scalar: examples, or what ``loss_fn`` says the mean is over.
+        fingerprint: Float32 scalar of the data (``core.fingerprint``).
     """
 
     weighted: list[tf.Tensor | None]
     examples: tf.Tensor
     weight: tf.Tensor
+    fingerprint: tf.Tensor
 
 
 class Forward:
@@ -69,7 +72,7 @@ class Forward:
         factor = weight * divided_by if scale is None else weight * divided_by / scale
         # multiply_no_nan: a replica without examples has the loss 0 / 0 and the weight 0
         weighted = [None if g is None else tf.math.multiply_no_nan(trees.dense(g), factor) for g in gradients]
-        return MicroGradient(weighted, examples, weight)
+        return MicroGradient(weighted, examples, weight, fingerprint(tf.nest.flatten(data)))
 
     def _loss_of(self, data: Any, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, float]:
         """Loss, weight, and by what the loss is divided: undone after the gradient, lest a float16 one overflow sooner."""

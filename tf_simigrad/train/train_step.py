@@ -65,8 +65,6 @@ class TrainStep:
         # The update holds blocking collectives, which replicas that run eagerly, one after the other, would never meet in.
         self._traced_update: Any = tf.function(self._run_update)
         self.average_statistics: Callable = tf.function(self._run_average)
-        self.pending_examples: Callable = tf.function(self._run_pending)
-        self.plans_of_workers: Callable = tf.function(self._run_plans)
         self.metrics: Callable = self._metrics if model.run_eagerly else tf.function(self._metrics)
         self.execution: Callable = tf.function(self._run_execution)
 
@@ -114,7 +112,8 @@ class TrainStep:
             squares = tf.add_n([tf.reduce_sum(tf.square(g)) for g in micro.weighted if g is not None])
             norms = tf.math.divide_no_nan(squares, micro.weight)
         present = tf.cast(micro.weight > 0, tf.float32)
-        self._accumulator.add(micro.weighted, tf.stack([micro.examples, micro.weight, norms, present]), slot)
+        counters = tf.stack([micro.examples, micro.weight, norms, present, micro.fingerprint])
+        self._accumulator.add(micro.weighted, counters, slot)
 
     def update(self, inputs: UpdateInputs) -> tf.Tensor:
         """Ends the accumulation; see ``train.update.Update``. Traced once, and again if a variable gets its first gradient."""
@@ -131,15 +130,6 @@ class TrainStep:
         return self._update(inputs, has_gradient)
 
     @tf.autograph.experimental.do_not_convert
-    def _run_pending(self) -> tf.Tensor:
-        return self._replicas.first(self._replicas.run(self._update.pending_examples))
-
-    @tf.autograph.experimental.do_not_convert
-    def _run_plans(self, micro_steps: tf.Tensor) -> tf.Tensor:
-        """What each worker passes here [workers], float32. Cross-replica context, on all workers."""
-        return self._replicas.first(self._replicas.run(self._update.plans_of_workers, (micro_steps,)))
-
-    @tf.autograph.experimental.do_not_convert
     def _run_average(self) -> None:
         self._replicas.run(self._update.average_statistics)
 
@@ -153,9 +143,10 @@ class TrainStep:
 
         Returns:
             The metrics; the elements consumed (fewer than asked for at the end of the data); the micro-steps pending; per
-            update its report [updates, 7 + workers] and its micro-steps [updates].
+            update its report [updates, 7 + workers + replicas] and its micro-steps [updates].
         """
-        reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[len(REPORT) + self._replicas.workers])
+        entries = len(REPORT) + self._replicas.workers + self._replicas.count
+        reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[entries])
         steps = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[])
 
         def body(i: Any, pending: Any, seen: Any, more: Any, reports: Any, steps: Any) -> tuple:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private
 from tf_simigrad.core.similarity import Measurement
-from tf_simigrad.distribute.collectives import AllToAllReduction, LocalReduction
+from tf_simigrad.distribute.reduction import AllToAllReduction, LocalReduction
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.records import Moments
@@ -82,13 +82,15 @@ class Update:
             has_gradient: For each variable, whether a micro-step has had a gradient of it.
 
         Returns:
-            Float32 vector: the entries of ``REPORT``, then the micro-steps of each worker; where these differ the weights
-            are left alone. Of a gradient whose squared norm is not finite: the weights and the optimizer are left alone, the
-            accumulation is dropped.
+            Float32 vector: the entries of ``REPORT``, the micro-steps of each worker, the fingerprint of each replica. Where
+            the micro-steps differ the weights are left alone. Of a gradient whose squared norm is not finite: the weights and
+            the optimizer are left alone, the accumulation is dropped.
         """
         base = keras_optimizer.base_learning_rate(self._optimizer, inputs.schedule_step)
         effective = base * inputs.multiplier
-        gradients, reported, workers = self._replicas.run(self._reduce_and_measure, (tf.cast(inputs.micro_steps, tf.float32),))
+        gradients, reported, workers, fingerprints = self._replicas.run(
+            self._reduce_and_measure, (tf.cast(inputs.micro_steps, tf.float32),)
+        )
         examples, squared_norm, *measured = tf.unstack(self._replicas.first(reported))
         workers = self._replicas.first(workers)
         finite = tf.math.is_finite(squared_norm)
@@ -102,25 +104,20 @@ class Update:
         tf.cond(tf.logical_and(finite, agree), apply, lambda: None)
         keras_optimizer.update_loss_scale(self._optimizer, finite)
         self._replicas.run(self._accumulator.clear)
-        return tf.concat([[examples, *measured, base, effective, tf.cast(finite, tf.float32)], workers], axis=0)
+        entries = [examples, *measured, base, effective, tf.cast(finite, tf.float32)]
+        return tf.concat([entries, workers, self._replicas.first(fingerprints)], axis=0)
 
     def average_statistics(self) -> None:
         """Averages over the replicas what they keep apart: moving statistics. Replica context."""
         if self._statistics:
             self._reduction.average(self._statistics)
 
-    def pending_examples(self) -> tf.Tensor:
-        """Examples accumulated on all replicas, float32 scalar. Replica context."""
-        return self._reduction.total(tf.reduce_sum(self._accumulator.read()[1][:, 0]))
-
-    def plans_of_workers(self, micro_steps: tf.Tensor) -> tf.Tensor:
-        """The float32 scalar that each worker passes [workers]. Replica context."""
-        return self._reduction.by_worker(micro_steps)
-
-    def _reduce_and_measure(self, micro_steps: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor]:
-        means, moments, workers = self._reduction(*self._accumulator.read(), micro_steps)
+    def _reduce_and_measure(self, micro_steps: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
+        reduced = self._reduction(*self._accumulator.read(), micro_steps)
         self.average_statistics()
-        return means, tf.stack([moments.examples, moments.squared_norm, *self._measure(moments)]), workers
+        moments = reduced.moments
+        reported = tf.stack([moments.examples, moments.squared_norm, *self._measure(moments)])
+        return reduced.means, reported, reduced.micro_steps, reduced.fingerprints
 
     def _transform_and_apply(self, gradients: Sequence[tf.Tensor | None]) -> None:
         for transform in self._transforms:

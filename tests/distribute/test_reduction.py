@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tf_simigrad.distribute import collectives
+from tf_simigrad.distribute import reduction as reductions
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.records import Moments
 
@@ -26,8 +26,8 @@ def random_sums(owners, shapes=SHAPES, seed=0):
 
 
 def counters_of(weights):
-    """Per owner examples, weight, weighted squared norms, micro-gradients, all of them unlike each other."""
-    return np.array([[2 * w + 1, w, 0.5 * w * w, 1 + (i % 3)] for i, w in enumerate(weights)], "float32")
+    """Per owner examples, weight, weighted squared norms, micro-gradients, fingerprint, all of them unlike each other."""
+    return np.array([[2 * w + 1, w, 0.5 * w * w, 1 + (i % 3), 30 + i] for i, w in enumerate(weights)], "float32")
 
 
 def flat(arrays):
@@ -43,14 +43,14 @@ def expected_moments(sums, counters, in_group_a):
         a = vectors[in_a].sum(axis=0) / weights[in_a].sum()
         b = vectors[~in_a].sum(axis=0) / weights[~in_a].sum()
         whole = vectors.sum(axis=0) / weights.sum()
-    examples, _, squares, count = counters.astype("float64").sum(axis=0)
+    examples, _, squares, count, _ = counters.astype("float64").sum(axis=0)
     moments = Moments(a @ b, a @ a, b @ b, weights[in_a].sum(), weights[~in_a].sum(), whole @ whole, squares, count, examples)
     return whole, moments
 
 
 def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
     """What each replica gets: [replica](means, moments), and the traced function."""
-    reduction = collectives.AllToAllReduction(Replicas(strategy), timeout)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), timeout)
 
     def distributed(values):
         return strategy.experimental_distribute_values_from_function(
@@ -60,12 +60,13 @@ def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
 
     @tf.function
     def run(variables, counters):
-        return strategy.run(lambda v, c: reduction([v], c[None], tf.constant(7.0)), args=(variables, counters))
+        return strategy.run(lambda v, c: tuple(reduction([v], c[None], tf.constant(7.0))), args=(variables, counters))
 
     arguments = (variables, distributed(list(counters)))
-    means, moments, workers = run(*arguments)
+    means, moments, workers, fingerprints = run(*arguments)
     local = strategy.experimental_local_results
     assert [list(w.numpy()) for w in local(workers)] == [[7.0]] * len(sums)  # one worker, however many replicas
+    assert [list(f.numpy()) for f in local(fingerprints)] == [[30.0 + i for i in range(len(sums))]] * len(sums)
     results = [([local(m)[r].numpy() for m in means], [float(local(m)[r]) for m in moments]) for r in range(len(sums))]
     return results, run.get_concrete_function(*arguments)
 
@@ -77,7 +78,7 @@ def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
 )
 def test_all_to_all_against_numpy(tf, strategies, monkeypatch, replicas, bucket_elements):
     if bucket_elements is not None:
-        monkeypatch.setattr(collectives, "BUCKET_ELEMENTS", bucket_elements)
+        monkeypatch.setattr(reductions, "BUCKET_ELEMENTS", bucket_elements)
     sums = random_sums(replicas, seed=replicas)
     counters = counters_of([3.0, 1.0, 5.0, 0.5, 2.0][:replicas])
     results, _ = reduce_on(tf, strategies(replicas), sums, counters)
@@ -137,7 +138,7 @@ def test_what_is_not_finite_shows_in_the_squared_norm(tf, strategies):
 @pytest.mark.parametrize("replicas", [2, 5])
 def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
     """Each replica hands its P elements to one exchange and its part of them to one gather; nine scalars are added up, and
-    one per worker."""
+    one per worker and replica."""
     _, concrete = reduce_on(tf, strategies(replicas), random_sums(replicas), counters_of([1.0] * replicas))
     collected = [op for op in concrete.graph.get_operations() if op.type.startswith("Collective")]
     kinds = ("CollectiveAllToAllV2", "CollectiveReduceV2", "CollectiveGatherV2")
@@ -146,7 +147,7 @@ def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
     elements = sum(math.prod(shape) for shape in SHAPES)
     shard = -(-elements // replicas)
     assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[0]] == [(replicas, shard)] * replicas
-    assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[1]] == [(9 + 1,)] * replicas
+    assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[1]] == [(9 + 1 + replicas,)] * replicas
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
 def test_average_over_the_replicas(tf, strategies, replicas, synchronization, aggregation):
     """Of moving statistics, alone and after a reduction in the same function, as often as it is called."""
     strategy = strategies(replicas)
-    reduction = collectives.AllToAllReduction(Replicas(strategy), TIMEOUT_SECONDS)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), TIMEOUT_SECONDS)
     factors, shapes = (1.0, 10.0, 100.0), ((), (3,), (2, 2))
     with strategy.scope():
         variables = [tf.Variable(tf.zeros(shape), trainable=False, aggregation=tf.VariableAggregation[aggregation],
@@ -167,7 +168,7 @@ def test_average_over_the_replicas(tf, strategies, replicas, synchronization, ag
         def one():
             rank = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
             if reduce:
-                reduction([[tf.ones(4)]], tf.ones((1, 4)), tf.constant(1.0))
+                reduction([[tf.ones(4)]], tf.ones((1, 5)), tf.constant(1.0))
             for variable, shape, factor in zip(variables, shapes, factors, strict=True):
                 variable.assign(tf.fill(shape, factor * (start + rank)))
             reduction.average(variables)
@@ -184,18 +185,20 @@ def test_average_over_the_replicas(tf, strategies, replicas, synchronization, ag
 
 def test_the_average_over_one_replica_is_itself(tf):
     variable = tf.Variable([1.0, 2.0])
-    collectives.LocalReduction(needs_groups=True).average([variable])
+    reductions.LocalReduction(needs_groups=True).average([variable])
     np.testing.assert_array_equal(variable, [1.0, 2.0])
 
 
 @pytest.mark.parametrize("weights", [[3.0, 1.5], [0.0, 2.0], [2.0, 0.0]], ids=str)
 def test_two_slots_are_the_groups_of_one_replica(tf, weights):
-    reduction = collectives.LocalReduction(needs_groups=True)
+    reduction = reductions.LocalReduction(needs_groups=True)
     assert reduction.slots == 2
     sums = [[g * (w > 0) for g in s] for s, w in zip(random_sums(2), weights, strict=True)]
     counters = counters_of(weights)
-    means, moments, workers = reduction([[tf.constant(g) for g in s] for s in sums], tf.constant(counters), tf.constant(7.0))
-    assert workers.numpy().tolist() == [7.0]
+    means, moments, workers, fingerprints = reduction(
+        [[tf.constant(g) for g in s] for s in sums], tf.constant(counters), tf.constant(7.0)
+    )
+    assert workers.numpy().tolist() == [7.0] and fingerprints.numpy().tolist() == [30.0 + 31.0]
     whole, expected = expected_moments(sums, counters, in_group_a=1)
     assert [tuple(m.shape) for m in means] == SHAPES
     np.testing.assert_allclose(flat(means), whole, **MEAN)
@@ -203,10 +206,10 @@ def test_two_slots_are_the_groups_of_one_replica(tf, weights):
 
 
 def test_one_slot_knows_no_groups(tf):
-    reduction = collectives.LocalReduction(needs_groups=False)
+    reduction = reductions.LocalReduction(needs_groups=False)
     assert reduction.slots == 1
     (sums,), counters = random_sums(1), counters_of([4.0])
-    means, moments, _ = reduction([[tf.constant(g) for g in sums]], tf.constant(counters), tf.constant(1.0))
+    means, moments, *_ = reduction([[tf.constant(g) for g in sums]], tf.constant(counters), tf.constant(1.0))
     vector = flat(sums) / 4.0
     np.testing.assert_allclose(flat(means), vector, **MEAN)
     known = {"squared_norm": vector @ vector, "weighted_squared_norms": 8.0, "micro_gradients": 1.0, "examples": 9.0}
@@ -222,7 +225,7 @@ def test_one_slot_knows_no_groups(tf):
      (2, False, "AllToAllReduction", 1)],
 )  # fmt: skip
 def test_the_reduction_fits_the_replicas(strategies, replicas, needs_groups, kind, slots):
-    reduction = collectives.reduction_for(Replicas(strategies(replicas)), needs_groups)
+    reduction = reductions.reduction_for(Replicas(strategies(replicas)), needs_groups)
     assert (type(reduction).__name__, reduction.slots) == (kind, slots)
 
 
@@ -241,4 +244,4 @@ def test_the_reduction_fits_the_replicas(strategies, replicas, needs_groups, kin
     ids=str,
 )
 def test_pack_order(sizes, elements, buckets):
-    assert collectives.pack_order(sizes, elements) == buckets
+    assert reductions.pack_order(sizes, elements) == buckets
