@@ -1,7 +1,8 @@
 """What the callback costs beside plain fit: python -m tools.benchmark wire|overhead [options]; see --help.
 
 wire: bytes that one replica sends per update, counted in the traced graph of the update, over those that a ring all-reduce of
-the gradient sends. overhead: time per example of fit with the callback at a fixed batch size, over that of fit without it.
+the gradient sends; with --workers, what as many real processes send by the counters of the loopback interface, over what they
+send in plain fit. overhead: time per example of fit with the callback at a fixed batch size, over that of fit without it.
 Each prints one JSON object whose key "ratio" is the result; what happens meanwhile is said on the standard error stream.
 """
 
@@ -19,6 +20,8 @@ def parse_arguments(arguments):
     commands = parser.add_subparsers(dest="command", required=True)
     wire = commands.add_parser("wire", help="bytes per update that one replica sends, over those of a ring all-reduce")
     wire.add_argument("--elements", type=int, default=2**22, metavar="N", help="of the gradient, at least (default: 16 MiB)")
+    wire.add_argument("--workers", action="store_true", help="real processes, counted by the loopback interface (Linux)")
+    wire.add_argument("--updates", type=int, default=20, metavar="N", help="counted with --workers (default: 20)")
     overhead = commands.add_parser("overhead", help="time per example, over that of plain fit")
     overhead.add_argument("--blocks", type=int, default=20, metavar="N", help="of each kind, in pairs (default: 20)")
     overhead.add_argument("--steps", type=int, default=20, metavar="N", help="timed per block (default: 20)")
@@ -37,7 +40,8 @@ def micro_steps(replicas):
 
 
 def check(args):
-    least = {"elements": 1, "blocks": 2, "steps": 1, "examples": 1, "seed": 0, "replicas": MIN_REPLICAS[args.command]}
+    least = {"elements": 1, "updates": 1, "blocks": 2, "steps": 1, "examples": 1, "seed": 0}
+    least["replicas"] = MIN_REPLICAS[args.command]
     for name, value in vars(args).items():
         if name in least and value < least[name]:
             raise ValueError(f"--{name} {value}: expected {least[name]} or more")
@@ -64,6 +68,10 @@ def measure(args):
     # Only now is TensorFlow imported.
     from tools.experiment import versions
 
+    if args.command == "wire" and args.workers:
+        from tools import benchmark_wire_workers
+
+        return {**benchmark_wire_workers.measure(args.replicas, args.elements, args.updates), **versions()}
     strategy = make_strategy(args.replicas)
     if args.command == "wire":
         from tools import benchmark_wire

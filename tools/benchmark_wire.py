@@ -58,18 +58,23 @@ def plain_bytes(gradient_elements, replicas):
 
 def fit(strategy, elements):
     """Two updates of a model whose gradient has at least so many elements, nearly all in one variable: graph, variables."""
+    model, dataset = model_and_data(strategy, elements)
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(strategy.num_replicas_in_sync))
+    update = UpdateGraph(adaptive)
+    model.fit(dataset, steps_per_epoch=2, shuffle=False, verbose=0, callbacks=[adaptive, update])
+    return update.graph, model.trainable_variables
+
+
+def model_and_data(strategy, elements):
+    """A model whose gradient has at least so many elements, and endless data of one example per replica."""
     width, replicas = math.isqrt(elements - 1) + 1, strategy.num_replicas_in_sync
-    print(f"two updates of a model {width} units wide on {replicas} replicas", file=sys.stderr, flush=True)
+    print(f"a model {width} units wide on {replicas} replicas", file=sys.stderr, flush=True)
     with strategy.scope():
         model = tf.keras.Sequential(
             [tf.keras.Input((4,)), tf.keras.layers.Dense(width), tf.keras.layers.Dense(width), tf.keras.layers.Dense(1)]
         )
         model.compile(optimizer=tf.keras.optimizers.SGD(1e-6), loss="mse")
-    adaptive = sg.AdaptiveBatch(sg.FixedBatch(replicas))
-    dataset = tf.data.Dataset.from_tensors((tf.ones([replicas, 4]), tf.ones([replicas, 1]))).repeat()
-    update = UpdateGraph(adaptive)
-    model.fit(dataset, steps_per_epoch=2, shuffle=False, verbose=0, callbacks=[adaptive, update])
-    return update.graph, model.trainable_variables
+    return model, tf.data.Dataset.from_tensors((tf.ones([replicas, 4]), tf.ones([replicas, 1]))).repeat()
 
 
 def update_graph(adaptive):

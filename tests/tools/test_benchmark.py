@@ -36,6 +36,19 @@ def test_an_update_sends_what_a_ring_all_reduce_sends(replicas):
     assert 1 <= found["ratio"] < 1.001
 
 
+@pytest.mark.skipif(not Path("/proc/net/dev").is_file(), reason="the counters of the interface are Linux's")
+def test_what_real_workers_send_is_read_from_the_loopback_interface():
+    found = result("wire", "--workers", "--elements", 300_000, "--updates", 3)
+    assert set(found) == COMMON - {"replicas"} | {
+        "adaptive_bytes", "plain_bytes", "all_reduce_bytes", "gradient_elements", "updates", "idle_bytes_per_second", "workers"
+    }  # fmt: skip
+    assert (found["workers"], found["updates"]) == (2, 3)
+    assert found["all_reduce_bytes"] == pytest.approx(4 * found["gradient_elements"])
+    # Other tests may use the interface meanwhile, which adds to either; what was sent cannot be less.
+    assert min(found["adaptive_bytes"], found["plain_bytes"]) > 0.99 * found["all_reduce_bytes"]
+    assert found["ratio"] == found["adaptive_bytes"] / found["plain_bytes"]
+
+
 @pytest.fixture
 def wire(tf):
     from tools import benchmark_wire
@@ -183,6 +196,7 @@ def fails(capsys, *arguments):
         (["wire", "--replicas", 1], "--replicas 1: expected 2 or more"),
         (["wire", "--replicas", "two"], "invalid int value: 'two'"),
         (["wire", "--elements", 0], "--elements 0: expected 1 or more"),
+        (["wire", "--workers", "--updates", 0], "--updates 0: expected 1 or more"),
         (["wire", "--keras", "keras2"], "invalid choice: 'keras2'"),
         (["wire", "--blocks", 3], "unrecognized arguments: --blocks 3"),
         (["overhead", "--replicas", 0], "--replicas 0: expected 1 or more"),

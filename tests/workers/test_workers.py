@@ -24,7 +24,7 @@ def launch(folder, *scenarios, workers=2, grace=60):
 def trained(request, tf, tmp_path_factory):
     """Number of workers, the folder of their results, and what they printed."""
     folder = tmp_path_factory.mktemp("workers")
-    finished = launch(folder, "plain", "execution", "uneven", "shared", "parting", workers=request.param)
+    finished = launch(folder, "plain", "execution", "uneven", "shared", "parting", "whole", workers=request.param)
     assert finished.returncode == 0, finished.stdout[-3000:]
     return request.param, folder, finished.stdout
 
@@ -125,13 +125,25 @@ def test_a_worker_with_another_plan_stops_all_with_its_name(tmp_path):
         assert re.search(rf"\[worker {worker}\] RuntimeError: The workers disagree.*worker 1 has", finished.stdout)
 
 
-def test_a_killed_worker_ends_the_others_with_an_error(tmp_path):
+def test_a_killed_worker_ends_the_others_with_an_error_and_all_can_resume(trained):
+    """With pending sums in the checkpoint, to the bits of a run that was never interrupted."""
+    workers, folder, _ = trained
     started = time.monotonic()
-    finished = launch(tmp_path, "kill", grace=90)
-    assert finished.returncode == 1 and time.monotonic() - started < 150
-    assert "worker 1 ended with exit code -9" in finished.stdout
-    assert "still running" not in finished.stdout, "worker 0 must end by itself"
-    assert re.search(r"\[worker 0\].*(aborted|Error|UNAVAILABLE)", finished.stdout)
+    broken = launch(folder, "broken", workers=workers, grace=90)
+    assert broken.returncode == 1 and time.monotonic() - started < 150
+    assert "worker 1 ended with exit code -9" in broken.stdout
+    assert "still running" not in broken.stdout, "the others must end by themselves"
+    assert re.search(r"\[worker 0\].*(aborted|Error|UNAVAILABLE)", broken.stdout)
+
+    resumed = launch(folder, "resumed", workers=workers)
+    assert resumed.returncode == 0, resumed.stdout[-3000:]
+    saved = json.loads((folder / "checkpoints-whole" / "epoch-00002" / "adaptive.json").read_text())
+    assert saved["loop"]["pending_steps"] > 0 and saved["workers"] == workers
+    left, right = (results(folder, name) for name in ("whole", "resumed"))
+    assert (left[0]["epochs_done"], right[0]["epochs_done"]) == (0, 2)
+    assert left[0]["updates"] == right[0]["updates"]
+    for a, b in zip(left[1], right[1], strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_a_worker_that_does_not_come_is_waited_for_until_the_timeout(tmp_path):

@@ -136,8 +136,36 @@ class Scenarios:
         """After the first update, where 3 micro-steps come next, worker 1 asks for 2."""
         self._disturbed(lambda adaptive, batch: batch == 0 and adaptive.set_batch_size(2 * MICRO * self.replicas))
 
-    def kill(self):
-        self._disturbed(lambda adaptive, batch: batch == 2 and os.kill(os.getpid(), signal.SIGKILL))
+    def whole(self):
+        self._resumable("whole")
+
+    def broken(self):
+        """Worker 1 is killed in the third epoch, inside an accumulation; two epochs are saved."""
+        self._resumable("resumed", kill_at=(2, 4))
+
+    def resumed(self):
+        self._resumable("resumed")
+
+    def _resumable(self, name, kill_at=None):
+        """10 elements an epoch: the second leaves a micro-step behind."""
+        model, adaptive, steps = model_under(self.strategy), sg.AdaptiveBatch(policy(self.replicas)), 10
+        checkpoint = sg.EpochCheckpoint(self.folder / f"checkpoints-{name}", adaptive)
+        done, worker = checkpoint.restore(model), self.worker
+
+        class Kill(tf.keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                self.epoch = epoch
+
+            def on_train_batch_end(self, batch, logs=None):
+                if worker == 1 and (self.epoch, batch) == kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        data = tf.data.Dataset.from_tensor_slices(shares(self.replicas)[self.worker]).repeat().skip(done * steps * MICRO)
+        data = sharded(data.batch(MICRO * self.replicas, drop_remainder=True), "OFF")
+        model.fit(data, steps_per_epoch=steps, initial_epoch=done, epochs=3, verbose=0, callbacks=[adaptive, checkpoint, Kill()])
+        self.save_weights(name, model)
+        if self.worker == 0:
+            (self.folder / f"{name}.json").write_text(json.dumps({"updates": adaptive.history, "epochs_done": done}))
 
     def stall(self):
         """Worker 1 lives but does not come."""
