@@ -5,12 +5,13 @@ from typing import Any
 
 CHOICES = {
     "task": ("digits", "cifar10"),
+    "optimizer": ("momentum", "lars"),
     "schedule": ("constant", "cosine"),
-    "statistic": ("two_groups", "all_pairs"),
+    "statistic": ("two_groups", "two_groups_by_variable", "all_pairs"),
     "learning_rate_rule": ("sqrt", "linear", "adascale", "none"),
 }
-AT_LEAST_ONE = ("epochs", "micro_batch_size", "reference_batch_size", "validation_batch_size")
-NOT_NEGATIVE = ("max_updates", "seed", "learning_rate", "momentum", "l2", "warmup_epochs")
+AT_LEAST_ONE = ("epochs", "micro_batch_size", "reference_batch_size", "validation_batch_size", "width")
+NOT_NEGATIVE = ("max_updates", "seed", "learning_rate", "momentum", "l2", "vrgd_gamma", "warmup_epochs")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +25,17 @@ class Experiment:
         epochs: Passes over the training examples.
         micro_batch_size: Examples per replica in one forward and backward pass.
         reference_batch_size: The batch size that `learning_rate` is meant for, over all replicas.
-        learning_rate: Of SGD, at its highest.
-        momentum: Of SGD.
-        l2: Weight of the coupled L2 penalty: gradient += l2 * weight.
+        learning_rate: At its highest.
+        optimizer: "momentum" (SGD) or "lars".
+        momentum: Of either.
+        l2: Weight of the coupled L2 penalty: gradient += l2 * weight. With LARS its weight decay, inside the trust ratio.
+        vrgd_gamma: Lower clip of VRGD, 0.1 in the paper; 0: without VRGD.
         schedule: "constant" or "cosine", over the examples seen.
         warmup_epochs: Length of a linear warm-up, part of `epochs`.
-        statistic: What is measured of the gradients: "two_groups" or "all_pairs".
+        statistic: What is measured of the gradients: "two_groups", "two_groups_by_variable" or "all_pairs".
         learning_rate_rule: How the rate follows the batch size: "sqrt", "linear", "adascale" or "none".
         depth: Of the ResNet, 6n + 2.
+        width: Channels of its first stage.
         seed: Of weights, order and augmentation.
         max_updates: Ends training after this many updates; 0: no limit.
         validation_batch_size: Examples in one element of the validation data, over all replicas.
@@ -45,13 +49,16 @@ class Experiment:
     micro_batch_size: int
     reference_batch_size: int
     learning_rate: float
+    optimizer: str = "momentum"
     momentum: float = 0.9
     l2: float = 0.0
+    vrgd_gamma: float = 0.0
     schedule: str = "cosine"
     warmup_epochs: float = 0.0
     statistic: str = "two_groups"
     learning_rate_rule: str = "sqrt"
     depth: int = 20
+    width: int = 16
     seed: int = 0
     max_updates: int = 0
     validation_batch_size: int = 500

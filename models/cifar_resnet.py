@@ -8,7 +8,7 @@ References:
 
 import tensorflow as tf
 
-STAGE_CHANNELS = (16, 32, 64)
+STAGES = (1, 2, 4)
 
 
 @tf.keras.utils.register_keras_serializable("cifar_resnet")
@@ -44,12 +44,13 @@ def _block(x, channels, stride):
     return tf.keras.layers.ReLU()(tf.keras.layers.Add()([x, shortcut]))
 
 
-def build(depth: int, num_classes: int = 10):
+def build(depth: int, num_classes: int = 10, width: int = 16):
     """Builds a CIFAR ResNet.
 
     Args:
         depth: Number of weighted layers, 6n + 2: 8, 14, 20, 32, 44, 56, 110, ...
         num_classes: Number of logits.
+        width: Channels of the first stage; the second has twice, the third four times as many.
 
     Returns:
         A functional Keras model, float32 [batch, 32, 32, 3] -> float32 logits [batch, num_classes].
@@ -60,8 +61,8 @@ def build(depth: int, num_classes: int = 10):
     if depth < 8 or (depth - 2) % 6:
         raise ValueError(f"depth={depth}: a CIFAR ResNet is 6n + 2 layers deep: 8, 14, 20, 32, 44, 56, 110, ...")
     inputs = tf.keras.Input((32, 32, 3))
-    x = tf.keras.layers.ReLU()(_conv_norm(inputs, STAGE_CHANNELS[0], 1))
-    for stage, channels in enumerate(STAGE_CHANNELS):
+    x = tf.keras.layers.ReLU()(_conv_norm(inputs, width, 1))
+    for stage, channels in enumerate(width * times for times in STAGES):
         for block in range((depth - 2) // 6):
             x = _block(x, channels, stride=2 if stage > 0 and block == 0 else 1)
     x = tf.keras.layers.GlobalAveragePooling2D()(x)

@@ -143,3 +143,40 @@ def gaussian_group_means(noise_scale, examples, dimensions, rng):
     means *= np.sqrt(noise_scale / dimensions / np.asarray(examples, float))[:, None]
     means[:, 0] += 1.0
     return means
+
+
+def scale_of_layer(numerator, denominator, norms, bounds):
+    """A layer's trust ratio: the quotient, or 1 if one of the norms is 0; moved into the bounds, if there are any."""
+    scale = 1.0 if min(norms) == 0 else numerator / denominator
+    return scale if bounds is None else min(max(scale, bounds[0]), bounds[1])
+
+
+def lars_weights(
+    start, gradients, rates, *, momentum=0.9, decay=0.0, trust=1e-3, epsilon=0.0, nesterov=False, bounds=None, adapted=True
+):
+    """One layer's weights after LARS (arXiv 1708.03888, algorithm 1) has taken a step for each gradient."""
+    w, v = np.array(start, np.float64), 0.0
+    for g, rate in zip(gradients, rates, strict=True):
+        g = np.asarray(g, np.float64)
+        w_norm, g_norm = math.sqrt((w * w).sum()), math.sqrt((g * g).sum())
+        scale = 1.0
+        if adapted:
+            scale = scale_of_layer(trust * w_norm, g_norm + decay * w_norm + epsilon, (w_norm, g_norm), bounds)
+        step = rate * scale * (g + decay * w)
+        v = momentum * v + step
+        w = w - (momentum * v + step if nesterov else v)
+    return w
+
+
+def lamb_weights(
+    start, gradients, rates, *, beta_1=0.9, beta_2=0.999, epsilon=1e-6, decay=0.0, bounds=None, adapted=True
+):
+    """One layer's weights after LAMB (arXiv 1904.00962, algorithm 2) has taken a step for each; not adapted it is AdamW."""
+    w, m, v = np.array(start, np.float64), 0.0, 0.0
+    for t, (g, rate) in enumerate(zip(gradients, rates, strict=True), start=1):
+        g = np.asarray(g, np.float64)
+        m, v = m * beta_1 + g * (1 - beta_1), v * beta_2 + g * g * (1 - beta_2)
+        r = (m / (1 - beta_1**t)) / (np.sqrt(v / (1 - beta_2**t)) + epsilon) + decay * w
+        w_norm, r_norm = math.sqrt((w * w).sum()), math.sqrt((r * r).sum())
+        w = w - rate * (scale_of_layer(w_norm, r_norm, (w_norm, r_norm), bounds) if adapted else 1.0) * r
+    return w

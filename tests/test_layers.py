@@ -35,7 +35,7 @@ RULES = {
     "core": Layer(ours=("records", "compat"), theirs=("tensorflow",)),
     "distribute": Layer(ours=("records", "compat", "core")),
     "optimizers": Layer(ours=("core", "compat", "records")),
-    "train": Layer(ours=("core", "distribute", "compat", "records", "optimizers.transforms")),
+    "train": Layer(ours=("core", "distribute", "compat", "records", "optimizers.transforms", "optimizers.vrgd")),
     "fit": Layer(ours=tuple(layer for layer in LAYERS if layer != "report")),
     "report": Layer(ours=("records", "control"), theirs=("numpy",), deferred=("matplotlib", "tensorflow")),
     "compat": Layer(ours=(), theirs=("tensorflow", "numpy", "keras", "tf_keras")),

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from tf_simigrad.fit.callback import AdaptiveBatch
     from tf_simigrad.fit.checkpoint import EpochCheckpoint
     from tf_simigrad.fit.export import export
+    from tf_simigrad.optimizers.lamb import LAMB
+    from tf_simigrad.optimizers.lars import LARS
     from tf_simigrad.optimizers.transforms import L2, Transform
+    from tf_simigrad.optimizers.vrgd import VRGD
     from tf_simigrad.records import UpdateRecord, UpdateReport
 
 _HOME = {
@@ -24,12 +27,15 @@ _HOME = {
     "EpochCheckpoint": "fit.checkpoint",
     "FixedBatch": "control.policy",
     "L2": "optimizers.transforms",
+    "LAMB": "optimizers.lamb",
+    "LARS": "optimizers.lars",
     "NoiseScale": "control.policy",
     "Policy": "control.policy",
     "SimiGrad": "control.policy",
     "Transform": "optimizers.transforms",
     "UpdateRecord": "records",
     "UpdateReport": "records",
+    "VRGD": "optimizers.vrgd",
     "enable_keras3_multi_worker": "compat.keras3_workers",
     "export": "fit.export",
 }
@@ -39,12 +45,15 @@ __all__ = [
     "EpochCheckpoint",
     "FixedBatch",
     "L2",
+    "LAMB",
+    "LARS",
     "NoiseScale",
     "Policy",
     "SimiGrad",
     "Transform",
     "UpdateRecord",
     "UpdateReport",
+    "VRGD",
     "__version__",
     "enable_keras3_multi_worker",
     "export",

@@ -75,9 +75,14 @@ class WriteTables(tf.keras.callbacks.Callback):
         earlier = history.read_epochs(output / "epochs.csv") if initial_epoch else []
         self.epochs = [row for row in earlier if row["epoch"] <= initial_epoch]
         self.started, self.seconds = 0.0, 0.0
+        self.multipliers = []
 
     def on_train_begin(self, logs=None):
         self.started = time.perf_counter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if "vrgd_multiplier" in (logs or {}):
+            self.multipliers.append(float(logs["vrgd_multiplier"]))
 
     def on_epoch_end(self, epoch, logs=None):
         numbers = {name: float(value) for name, value in (logs or {}).items()}
@@ -121,6 +126,19 @@ def learning_rate(experiment, examples_per_epoch):
     return schedules.PolynomialDecay(0.0, warmup, end_learning_rate=peak) if warmup else peak
 
 
+def optimizer(experiment, rate):
+    if experiment.optimizer == "lars":
+        return sg.LARS(rate, momentum=experiment.momentum, weight_decay=experiment.l2)
+    return tf.keras.optimizers.SGD(rate, momentum=experiment.momentum)
+
+
+def transforms(experiment):
+    """VRGD first, on the gradient of the loss alone; LARS decays by itself."""
+    vrgd = [sg.VRGD(gamma=experiment.vrgd_gamma)] if experiment.vrgd_gamma else []
+    l2 = [sg.L2(experiment.l2)] if experiment.l2 and experiment.optimizer != "lars" else []
+    return [*vrgd, *l2]
+
+
 def build(experiment, strategy, data):
     """Builds model and callback; what cannot work is noticed here, before anything is written or trained."""
     if experiment.deterministic:
@@ -133,10 +151,10 @@ def build(experiment, strategy, data):
     steps_per_epoch = examples // element
     cifar = experiment.task == "cifar10"
     with strategy.scope():
-        model = cifar_resnet.build(experiment.depth) if cifar else digits.build()
+        model = cifar_resnet.build(experiment.depth, width=experiment.width) if cifar else digits.build()
         rate = learning_rate(experiment, steps_per_epoch * element)
         model.compile(
-            optimizer=tf.keras.optimizers.SGD(rate, momentum=experiment.momentum),
+            optimizer=optimizer(experiment, rate),
             loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[tf.keras.metrics.SparseCategoricalAccuracy("accuracy")],
         )
@@ -145,7 +163,7 @@ def build(experiment, strategy, data):
         statistic=experiment.statistic,
         learning_rate_rule=experiment.learning_rate_rule,
         reference_batch_size=experiment.reference_batch_size,
-        transform=sg.L2(experiment.l2) if experiment.l2 else None,
+        transform=transforms(experiment),
     )
     standardise = input_pipeline.standardise_cifar10 if cifar else None
     augment = input_pipeline.crop_and_flip if cifar else None
@@ -179,7 +197,7 @@ def run(training, output, checkpoint, initial_epoch):
         fit(training, initial_epoch, callbacks)
     export(training, output)
     if training.is_chief:
-        write_results(training, output, tables.epochs, tables.seconds)
+        write_results(training, output, tables)
 
 
 def fit(training, initial_epoch, callbacks):
@@ -203,8 +221,8 @@ def fit(training, initial_epoch, callbacks):
     )
 
 
-def write_results(training, output, epochs, seconds):
-    experiment, adaptive = training.experiment, training.adaptive
+def write_results(training, output, tables):
+    experiment, adaptive, epochs = training.experiment, training.adaptive, tables.epochs
     history.write_history(output / "history.csv", adaptive.history)
     history.write_epochs(output / "epochs.csv", epochs)
     target = getattr(experiment.policy, "target_similarity", None)
@@ -219,7 +237,9 @@ def write_results(training, output, epochs, seconds):
         **history.summarise(adaptive.history),
         "discarded_examples": adaptive.discarded_examples,
         "traces": adaptive.traces,
-        "seconds": round(seconds, 2),
+        # Over the micro-steps of this process, each with the multiplier of the update before it.
+        "vrgd_multiplier": float(np.mean(tables.multipliers)) if tables.multipliers else None,
+        "seconds": round(tables.seconds, 2),
         "strategy": strategy_name(training.strategy),
         "workers": training.workers.count,
         "replicas": training.strategy.num_replicas_in_sync,

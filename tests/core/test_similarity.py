@@ -203,7 +203,7 @@ def test_unequal_groups_show_the_noise_scale_that_is_there(tf, statistic):
 def moments_of_means(tf, means, examples):
     """Moments in float32 from the mean gradients of two groups, through ``group_products``."""
     a, b = (tf.constant(m, tf.float32) for m in means)
-    dot, square_a, square_b = tf.unstack(similarity.group_products([a], [b]))
+    dot, square_a, square_b = tf.unstack(similarity.group_products([a], [b])[0])
     weight_a, weight_b = (tf.constant(float(n)) for n in examples)
     whole = (weight_a * a + weight_b * b) / (weight_a + weight_b)
     return Moments(dot, square_a, square_b, weight_a, weight_b, tf.reduce_sum(whole * whole),
@@ -291,9 +291,16 @@ def test_group_products_of_lists(tf):
     a, b = ([rng.normal(size=s) for s in shapes] for _ in range(2))
     left, right = (np.concatenate([np.ravel(x) for x in arrays]) for arrays in (a, b))
     products = similarity.group_products(*([tf.constant(x, tf.float32) for x in arrays] for arrays in (a, b)))
-    assert (products.shape, products.dtype) == ((3,), tf.float32)
+    assert (products.shape, products.dtype) == ((3, 3), tf.float32)
     scale = np.linalg.norm(left) * np.linalg.norm(right)
-    np.testing.assert_allclose(products, [left @ right, left @ left, right @ right], rtol=0, atol=2e-6 * scale)
+    expected = [[np.sum(x * y), np.sum(x * x), np.sum(y * y)] for x, y in zip(a, b, strict=True)]
+    np.testing.assert_allclose(products, expected, rtol=0, atol=2e-6 * scale)
+    whole = [left @ right, left @ left, right @ right]
+    np.testing.assert_allclose(np.sum(products, axis=0), whole, rtol=0, atol=2e-6 * scale)
+
+
+def test_group_products_of_one_group(tf):
+    np.testing.assert_array_equal(similarity.group_products([tf.constant([3.0, 4.0])], None), [[0, 25, 0]])
 
 
 def test_group_products_add_up_over_shards(tf):

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from tf_simigrad.distribute import packing
 from tf_simigrad.distribute import reduction as reductions
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.records import Moments
@@ -50,7 +51,7 @@ def expected_moments(sums, counters, in_group_a):
 
 def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
     """What each replica gets: [replica](means, moments), and the traced function."""
-    reduction = reductions.AllToAllReduction(Replicas(strategy), timeout)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), reductions.Needs(), timeout)
 
     def distributed(values):
         return strategy.experimental_distribute_values_from_function(
@@ -60,7 +61,7 @@ def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
 
     @tf.function
     def run(variables, counters):
-        return strategy.run(lambda v, c: tuple(reduction([v], c[None], tf.constant(7.0))), args=(variables, counters))
+        return strategy.run(lambda v, c: reduction(reductions.Totals([v], c[None]), tf.constant(7.0))[:4], args=(variables, counters))
 
     arguments = (variables, distributed(list(counters)))
     means, moments, workers, fingerprints = run(*arguments)
@@ -78,7 +79,7 @@ def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
 )
 def test_all_to_all_against_numpy(tf, strategies, monkeypatch, replicas, bucket_elements):
     if bucket_elements is not None:
-        monkeypatch.setattr(reductions, "BUCKET_ELEMENTS", bucket_elements)
+        monkeypatch.setattr(packing, "BUCKET_ELEMENTS", bucket_elements)
     sums = random_sums(replicas, seed=replicas)
     counters = counters_of([3.0, 1.0, 5.0, 0.5, 2.0][:replicas])
     results, _ = reduce_on(tf, strategies(replicas), sums, counters)
@@ -137,17 +138,16 @@ def test_what_is_not_finite_shows_in_the_squared_norm(tf, strategies):
 
 @pytest.mark.parametrize("replicas", [2, 5])
 def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
-    """Each replica hands its P elements to one exchange and its part of them to one gather; nine scalars are added up, and
-    one per worker and replica."""
+    """Each replica hands its P elements to one exchange and its part of them to one gather; nine scalars are added up, one
+    per worker, and two per replica."""
     _, concrete = reduce_on(tf, strategies(replicas), random_sums(replicas), counters_of([1.0] * replicas))
     collected = [op for op in concrete.graph.get_operations() if op.type.startswith("Collective")]
     kinds = ("CollectiveAllToAllV2", "CollectiveReduceV2", "CollectiveGatherV2")
     assert collections.Counter(op.type for op in collected) == dict.fromkeys(kinds, replicas)
 
-    elements = sum(math.prod(shape) for shape in SHAPES)
-    shard = -(-elements // replicas)
+    shard = sum(-(-math.prod(shape) // replicas) for shape in SHAPES)
     assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[0]] == [(replicas, shard)] * replicas
-    assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[1]] == [(9 + 1 + replicas,)] * replicas
+    assert [tuple(op.inputs[0].shape) for op in collected if op.type == kinds[1]] == [(9 + 1 + 2 * replicas,)] * replicas
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
 def test_average_over_the_replicas(tf, strategies, replicas, synchronization, aggregation):
     """Of moving statistics, alone and after a reduction in the same function, as often as it is called."""
     strategy = strategies(replicas)
-    reduction = reductions.AllToAllReduction(Replicas(strategy), TIMEOUT_SECONDS)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), reductions.Needs(), TIMEOUT_SECONDS)
     factors, shapes = (1.0, 10.0, 100.0), ((), (3,), (2, 2))
     with strategy.scope():
         variables = [tf.Variable(tf.zeros(shape), trainable=False, aggregation=tf.VariableAggregation[aggregation],
@@ -168,7 +168,7 @@ def test_average_over_the_replicas(tf, strategies, replicas, synchronization, ag
         def one():
             rank = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
             if reduce:
-                reduction([[tf.ones(4)]], tf.ones((1, 5)), tf.constant(1.0))
+                reduction(reductions.Totals([[tf.ones(4)]], tf.ones((1, 5))), tf.constant(1.0))
             for variable, shape, factor in zip(variables, shapes, factors, strict=True):
                 variable.assign(tf.fill(shape, factor * (start + rank)))
             reduction.average(variables)
@@ -185,19 +185,18 @@ def test_average_over_the_replicas(tf, strategies, replicas, synchronization, ag
 
 def test_the_average_over_one_replica_is_itself(tf):
     variable = tf.Variable([1.0, 2.0])
-    reductions.LocalReduction(needs_groups=True).average([variable])
+    reductions.LocalReduction(reductions.Needs(two_groups=True)).average([variable])
     np.testing.assert_array_equal(variable, [1.0, 2.0])
 
 
 @pytest.mark.parametrize("weights", [[3.0, 1.5], [0.0, 2.0], [2.0, 0.0]], ids=str)
 def test_two_slots_are_the_groups_of_one_replica(tf, weights):
-    reduction = reductions.LocalReduction(needs_groups=True)
+    reduction = reductions.LocalReduction(reductions.Needs(two_groups=True))
     assert reduction.slots == 2
     sums = [[g * (w > 0) for g in s] for s, w in zip(random_sums(2), weights, strict=True)]
     counters = counters_of(weights)
-    means, moments, workers, fingerprints = reduction(
-        [[tf.constant(g) for g in s] for s in sums], tf.constant(counters), tf.constant(7.0)
-    )
+    totals = reductions.Totals([[tf.constant(g) for g in s] for s in sums], tf.constant(counters))
+    means, moments, workers, fingerprints = reduction(totals, tf.constant(7.0))[:4]
     assert workers.numpy().tolist() == [7.0] and fingerprints.numpy().tolist() == [30.0 + 31.0]
     whole, expected = expected_moments(sums, counters, in_group_a=1)
     assert [tuple(m.shape) for m in means] == SHAPES
@@ -206,10 +205,11 @@ def test_two_slots_are_the_groups_of_one_replica(tf, weights):
 
 
 def test_one_slot_knows_no_groups(tf):
-    reduction = reductions.LocalReduction(needs_groups=False)
+    reduction = reductions.LocalReduction(reductions.Needs(two_groups=False))
     assert reduction.slots == 1
     (sums,), counters = random_sums(1), counters_of([4.0])
-    means, moments, *_ = reduction([[tf.constant(g) for g in sums]], tf.constant(counters), tf.constant(1.0))
+    totals = reductions.Totals([[tf.constant(g) for g in sums]], tf.constant(counters))
+    means, moments, *_ = reduction(totals, tf.constant(1.0))
     vector = flat(sums) / 4.0
     np.testing.assert_allclose(flat(means), vector, **MEAN)
     known = {"squared_norm": vector @ vector, "weighted_squared_norms": 8.0, "micro_gradients": 1.0, "examples": 9.0}
@@ -225,23 +225,88 @@ def test_one_slot_knows_no_groups(tf):
      (2, False, "AllToAllReduction", 1)],
 )  # fmt: skip
 def test_the_reduction_fits_the_replicas(strategies, replicas, needs_groups, kind, slots):
-    reduction = reductions.reduction_for(Replicas(strategies(replicas)), needs_groups)
+    reduction = reductions.reduction_for(Replicas(strategies(replicas)), reductions.Needs(needs_groups))
     assert (type(reduction).__name__, reduction.slots) == (kind, slots)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "elements", "buckets"),
-    [
-        ([5], 10, [[0]]),
-        ([5, 5, 1], 10, [[0, 1], [2]]),
-        ([4, 4, 4, 4, 4], 10, [[0, 1, 2], [3, 4]]),
-        ([99, 1, 1], 10, [[0], [1, 2]]),
-        ([1, 99, 1], 10, [[0, 1], [2]]),
-        ([3, 2, 1], 1, [[0], [1], [2]]),
-        ([0, 0, 10, 0], 10, [[2]]),
-        ([1] * 7, 3, [[0, 1, 2], [3, 4, 5], [6]]),
-    ],
-    ids=str,
-)
-def test_pack_order(sizes, elements, buckets):
-    assert reductions.pack_order(sizes, elements) == buckets
+class Probe:
+    """Halves the gradient, and reports what it was given: groups, whether it is usable, the sum of all variances."""
+
+    def __init__(self, tf, groups):
+        self.tf, self.groups = tf, groups
+
+    def report_size(self, variables):
+        return 3
+
+    def adapted(self, shards, total):
+        tf = self.tf
+        sums = total(tf.reduce_sum(tf.concat(shards.variances, axis=0))[None])
+        return [m / 2 for m in shards.means], tf.concat([[shards.groups, tf.cast(shards.is_usable, tf.float32)], sums], axis=0)
+
+
+@pytest.mark.parametrize("weights", [[1.0] * 4, [3.0, 1.0, 5.0, 0.5], [2.0, 0.0, 3.0, 1.0]], ids=str)
+@pytest.mark.parametrize("groups", ["replicas", "micro_steps"])
+def test_what_acts_on_shards_sees_mean_and_variance_of_the_groups(tf, strategies, groups, weights):
+    """Over replicas against the deviations from the mean, over micro-steps against the squares that each replica has summed."""
+    strategy, count = strategies(4), 4
+    sums = [[g * (w > 0) for g in s] for s, w in zip(random_sums(count), weights, strict=True)]
+    squares = [[np.abs(g) * 3 + w for g in s] for s, w in zip(random_sums(count, seed=5), weights, strict=True)]
+    counters = counters_of(weights)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), reductions.Needs(adapt=Probe(tf, groups)), TIMEOUT_SECONDS)
+
+    def distributed(values):
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(values[context.replica_id_in_sync_group]))
+
+    @tf.function
+    def run(sums, squares, counters):
+        def one(sums, squares, counters):
+            totals = reductions.Totals([sums], counters[None], squares if groups == "micro_steps" else ())
+            reduced = reduction(totals, tf.constant(2.0))
+            return reduced.gradients, reduced.adapted
+
+        return strategy.run(one, args=(sums, squares, counters))
+
+    by_variable = [distributed([s[i] for s in sums]) for i in range(len(SHAPES))]
+    squared = [distributed([s[i].astype("float32") for s in squares]) for i in range(len(SHAPES))]
+    gradients, reported = run(by_variable, squared, distributed(list(counters)))
+    weight = np.array(weights)
+    vectors = np.array([flat(s) for s in sums])
+    mean = vectors.sum(axis=0) / weight.sum()
+    present = weight > 0
+    if groups == "replicas":
+        deviations = vectors[present] / weight[present, None] - mean
+        variance, expected_groups = (weight[present] @ deviations**2) / weight.sum(), present.sum()
+    else:
+        variance, expected_groups = sum(flat(s) for s in squares) / weight.sum() - mean**2, counters[:, 3].sum()
+    for replica in range(count):
+        own = [strategy.experimental_local_results(g)[replica] for g in gradients]
+        assert [tuple(g.shape) for g in own] == SHAPES
+        np.testing.assert_allclose(flat(own), mean / 2, **MEAN)
+        said = strategy.experimental_local_results(reported)[replica]
+        np.testing.assert_allclose(said, [expected_groups, 1.0, variance.sum()], rtol=2e-5)
+
+
+@pytest.mark.parametrize("replicas", [2, 5])
+def test_moments_of_each_variable(tf, strategies, replicas):
+    strategy, shapes = strategies(replicas), [(7,), (3, 5), (0, 2), (1,)]
+    sums, counters = random_sums(replicas, shapes), counters_of([1.0, 2.0, 0.5, 3.0, 1.5][:replicas])
+    reduction = reductions.AllToAllReduction(Replicas(strategy), reductions.Needs(by_variable=True), TIMEOUT_SECONDS)
+
+    def distributed(values):
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(values[context.replica_id_in_sync_group]))
+
+    @tf.function
+    def run(variables, counters):
+        def one(v, c):
+            reduced = reduction(reductions.Totals([v], c[None]), tf.constant(1.0))
+            return reduced.by_variable.dot, reduced.by_variable.squared_norm_a, reduced.by_variable.squared_norm_b
+
+        return strategy.run(one, args=(variables, counters))
+
+    found = run([distributed([s[i] for s in sums]) for i in range(len(shapes))], distributed(list(counters)))
+    for i in range(len(shapes)):
+        _, expected = expected_moments([[s[i]] for s in sums], counters, replicas // 2)
+        values = [float(strategy.experimental_local_results(f)[0][i]) for f in found]
+        np.testing.assert_allclose(values, [expected.dot, expected.squared_norm_a, expected.squared_norm_b], **MOMENT)

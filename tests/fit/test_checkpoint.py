@@ -45,7 +45,7 @@ def test_pending_sums_and_retention(tf, strategies, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch-00003", "epoch-00004", "epoch-00005"]
     pending = json.loads((tmp_path / "epoch-00003" / "adaptive.json").read_text())
     assert pending["loop"]["pending_steps"] == 1
-    with np.load(tmp_path / "epoch-00003" / "pending-00000.npz") as arrays:
+    with np.load(tmp_path / "epoch-00003" / "arrays-00000.npz") as arrays:
         assert any(np.abs(arrays[name]).max() > 0 for name in arrays.files)
 
 

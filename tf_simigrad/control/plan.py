@@ -11,6 +11,7 @@ def feasible_plan(
     min_batch_size: int,
     max_batch_size: int,
     min_micro_steps: int = 1,
+    reason: str = "",
     fixed: bool = False,
 ) -> BatchPlan:
     """The feasible batch size nearest to the wanted one.
@@ -23,7 +24,8 @@ def feasible_plan(
         unit_examples: Examples that one micro-step adds over all replicas (micro-batch size times replicas).
         min_batch_size: Lower bound in examples.
         max_batch_size: Upper bound in examples.
-        min_micro_steps: What the measurement needs at least.
+        min_micro_steps: The fewest micro-steps that an update may have.
+        reason: What needs them, for messages.
         fixed: Whether the bounds are one wished-for size rather than limits: then the nearest multiple of the unit, from
             either side.
 
@@ -40,12 +42,17 @@ def feasible_plan(
         )
     nearest = max(round_half_up(wanted_batch_size / unit_examples), 1)
     if fixed:
-        steps = max(nearest, min_micro_steps)
-        return BatchPlan(micro_steps=steps, batch_size=steps * unit_examples)
+        if nearest < min_micro_steps:
+            raise ValueError(
+                f"A batch size of {wanted_batch_size:g} examples has {nearest} micro-steps of {unit_examples}, and "
+                f"{min_micro_steps} are needed, because {reason}. Batch the dataset into smaller elements, or pass "
+                f"{min_micro_steps * unit_examples} examples or more."
+            )
+        return BatchPlan(micro_steps=nearest, batch_size=nearest * unit_examples)
     fewest = max(-(-min_batch_size // unit_examples), min_micro_steps)
     most = max_batch_size // unit_examples
     if fewest > most:
-        raise ValueError(_infeasible(unit_examples, min_batch_size, max_batch_size, min_micro_steps))
+        raise ValueError(_infeasible(unit_examples, min_batch_size, max_batch_size, min_micro_steps, reason))
     steps = min(max(nearest, fewest), most)
     return BatchPlan(micro_steps=steps, batch_size=steps * unit_examples)
 
@@ -55,14 +62,14 @@ def round_half_up(value: float) -> int:
     return int(value + 0.5)
 
 
-def _infeasible(unit: int, low: int, high: int, min_micro_steps: int) -> str:
+def _infeasible(unit: int, low: int, high: int, min_micro_steps: int, reason: str) -> str:
     if unit * min_micro_steps > high:
         need = (
             f"{min_micro_steps} micro-steps of {unit} examples" if min_micro_steps > 1 else f"one micro-step of {unit} examples"
         )
         return (
             f"max_batch_size={high} is too small: one update needs at least {need} over all replicas"
-            + (", because the similarity compares two groups of gradients" if min_micro_steps > 1 else "")
+            + (f", because {reason}" if reason else "")
             + f". Raise max_batch_size to {unit * min_micro_steps} or more, or batch the dataset into smaller elements."
         )
     return (

@@ -24,17 +24,21 @@ class Measurement(NamedTuple):
 
 
 @tf.function(jit_compile=True)
-def group_products(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The three numbers that the cosine of two groups needs, in one compiled pass over the gradients.
+def group_products(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor] | None) -> tf.Tensor:
+    """The three numbers that the cosine of two groups needs, for each tensor, in one compiled pass over the gradients.
 
     Args:
         a: Gradients of group A (a sum or a mean), float32, or a shard of them.
-        b: Gradients of group B, same shapes.
+        b: Gradients of group B, same shapes; None where there is no such group.
 
     Returns:
-        Float32 [3]: a.b, a.a, b.b. Of shards, these add up over the shards.
+        Float32 [tensors, 3]: a.b, a.a, b.b. They add up over tensors, and over shards.
     """
-    return tf.stack([trees.dot(a, b), trees.squared_norm(a), trees.squared_norm(b)])
+    none = tf.constant(0.0)
+    if b is None:
+        return tf.stack([tf.stack([none, trees.squared_norm([x]), none]) for x in a])
+    pairs = zip(a, b, strict=True)
+    return tf.stack([tf.stack([trees.dot([x], [y]), trees.squared_norm([x]), trees.squared_norm([y])]) for x, y in pairs])
 
 
 def two_groups(moments: Moments) -> Measurement:
@@ -115,4 +119,8 @@ def _per_example(trace: tf.Tensor, moments: Moments) -> tf.Tensor:
     return trace * moments.examples / (moments.weight_a + moments.weight_b)
 
 
-STATISTICS: dict[str, Callable[[Moments], Measurement]] = {"two_groups": two_groups, "all_pairs": all_pairs}
+STATISTICS: dict[str, Callable[[Moments], Measurement]] = {
+    "two_groups": two_groups,
+    "two_groups_by_variable": two_groups,
+    "all_pairs": all_pairs,
+}

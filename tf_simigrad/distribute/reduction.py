@@ -2,68 +2,151 @@
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from tf_simigrad.core import similarity, trees
+from tf_simigrad.core import gsnr, similarity
 from tf_simigrad.distribute.collectives import Collectives
+from tf_simigrad.distribute.packing import Packing
 from tf_simigrad.distribute.replicas import Replicas, replica_id
 from tf_simigrad.records import Moments
 
 COUNTERS = ("examples", "weight", "weighted_squared_norms", "micro_gradients", "data_fingerprint")
 """Columns of the counters that travel with the gradient sums, in order. All but the last are added up over the replicas."""
 
-BUCKET_ELEMENTS = 4 * 1024 * 1024
-"""Elements packed into one collective (16 MiB): enough to hide its latency, small beside the gradient that is packed."""
-
 _AVERAGE_KEY = 1_000_000  # past the keys of a reduction
+
+
+class Totals(NamedTuple):
+    """What one replica has accumulated.
+
+    Attributes:
+        sums: For each slot, the weighted gradient sums of its micro-steps; float32, unscaled, dense (a variable without a
+            gradient has zeros, the rows of IndexedSlices are in their places).
+        counters: Float32 [slots, 5], the columns of ``COUNTERS``.
+        squares: Sums over the micro-steps of weight times squared micro-gradient, elementwise; empty where nobody needs them.
+    """
+
+    sums: Sequence[Sequence[tf.Tensor]]
+    counters: tf.Tensor
+    squares: Sequence[tf.Tensor] = ()
+
+
+class Shards(NamedTuple):
+    """The mean gradient inside the reduction: of each variable one replica's shard, flat.
+
+    Attributes:
+        means: Mean gradient over all examples, float32, one vector per variable.
+        variances: Weighted variance of the groups' mean gradients, same shapes.
+        groups: Float32 scalar: number of groups with a weight.
+        is_usable: Boolean scalar, the same on every replica: whether the update will be applied.
+    """
+
+    means: list[tf.Tensor]
+    variances: list[tf.Tensor]
+    groups: tf.Tensor
+    is_usable: tf.Tensor
+
+
+Total = Callable[[tf.Tensor], tf.Tensor]
+"""The sum over all replicas of a float32 vector."""
+
+
+class Adapt(Protocol):
+    """What changes the mean gradient on its shards, before they are gathered (``optimizers.vrgd``).
+
+    Attributes:
+        groups: "micro_steps" or "replicas": over whose gradients ``Shards.variances`` are.
+    """
+
+    groups: str
+
+    def report_size(self, variables: int) -> int:
+        """How many numbers are reported for so many variables."""
+        ...
+
+    def adapted(self, shards: Shards, total: Total) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """The gradients in place of ``shards.means``, and float32 numbers to report. Replica context."""
+        ...
+
+
+class Needs(NamedTuple):
+    """What an update needs of its reduction.
+
+    Attributes:
+        two_groups: Whether two groups are compared, so that a single replica must keep their sums apart.
+        by_variable: Whether the groups are compared for each variable too.
+        adapt: What changes the mean gradient on its shards, or None.
+    """
+
+    two_groups: bool = True
+    by_variable: bool = False
+    adapt: Adapt | None = None
 
 
 class Reduced(NamedTuple):
     """What a reduction returns, the same on every replica.
 
     Attributes:
-        means: Mean gradients over all examples, float32, unscaled.
+        gradients: Mean gradients over all examples, float32, unscaled; adapted where there is an ``Adapt``.
         moments: Moments of the groups.
         micro_steps: Float32 [workers]: what each worker says that it has accumulated.
         fingerprints: Float32 [replicas]: of the data of each replica (``core.fingerprint``), added up over its micro-steps.
+        by_variable: Moments whose norms and products are of each variable [variables]; None where nobody needs them.
+        adapted: What the ``Adapt`` reports, float32 vector; empty where there is none.
     """
 
-    means: list[tf.Tensor]
+    gradients: list[tf.Tensor]
     moments: Moments
     micro_steps: tf.Tensor
     fingerprints: tf.Tensor
+    by_variable: Moments | None
+    adapted: tf.Tensor
 
 
 class LocalReduction:
-    """One replica: the groups are the even and the odd micro-steps, each with a sum of its own, and nothing travels."""
+    """One replica: the groups are the even and the odd micro-steps, each with a sum of its own, and nothing travels.
 
-    def __init__(self, needs_groups: bool) -> None:
-        self.slots = 2 if needs_groups else 1
+    Args:
+        needs: What the update needs.
+    """
 
-    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor, micro_steps: tf.Tensor) -> Reduced:
+    def __init__(self, needs: Needs) -> None:
+        self._needs = needs
+        self.slots = 2 if needs.two_groups else 1
+
+    def shard_sizes(self, shapes: Sequence[tf.TensorShape]) -> list[int]:
+        """Elements of one replica's shards of variables of these shapes: all of them."""
+        return [math.prod(shape) for shape in shapes]
+
+    def __call__(self, totals: Totals, micro_steps: tf.Tensor) -> Reduced:
         """Mean gradient and moments. Replica context.
 
         Args:
-            sums: For each slot, the weighted gradient sums of its micro-steps; float32, unscaled, dense (a variable without a
-                gradient has zeros, the rows of IndexedSlices are in their places).
-            counters: Float32 [slots, 5], the columns of ``COUNTERS``.
+            totals: What this replica has accumulated.
             micro_steps: Float32 scalar: how many micro-steps this worker has accumulated.
 
         Returns:
-            Means, moments, and what each worker and replica says.
+            Gradients, moments, and what each worker and replica says.
         """
-        if self.slots == 1:
-            total = list(sums[0])
-            squares = trees.squared_norm(total)
-            products, weights = tf.stack([0.0, squares, 0.0]), (counters[0, 1], tf.constant(0.0))
-        else:
-            total = [a + b for a, b in zip(*sums, strict=True)]
-            products, weights = similarity.group_products(list(sums[0]), list(sums[1])), (counters[0, 1], counters[1, 1])
+        sums, counters = [list(of_slot) for of_slot in totals.sums], totals.counters
         whole = tf.reduce_sum(counters, axis=0)
-        return Reduced([t / whole[1] for t in total], _moments(products, weights, whole), micro_steps[None], whole[-1:])
+        added = sums[0] if self.slots == 1 else [a + b for a, b in zip(*sums, strict=True)]
+        # Where groups are not compared all is group A: B has neither norm nor weight.
+        products = similarity.group_products(sums[0], sums[1] if self.slots == 2 else None)
+        weights = tf.stack([counters[0, 1], counters[1, 1] if self.slots == 2 else tf.constant(0.0)])
+        moments = _moments(tf.reduce_sum(products, axis=0), weights, whole)
+        means, report = [s / whole[1] for s in added], tf.zeros([0])
+        if self._needs.adapt is not None:
+            flat = [tf.reshape(m, [-1]) for m in means]
+            squares = [tf.reshape(s, [-1]) / whole[1] for s in totals.squares]
+            shards = Shards(flat, _variances(squares, flat), whole[3], tf.math.is_finite(moments.squared_norm))
+            adapted, report = self._needs.adapt.adapted(shards, tf.identity)
+            means = [tf.reshape(piece, mean.shape) for piece, mean in zip(adapted, means, strict=True)]
+        by_variable = _moments(products, weights, whole) if self._needs.by_variable else None
+        return Reduced(means, moments, micro_steps[None], whole[-1:], by_variable, report)
 
     def average(self, variables: Sequence[tf.Variable]) -> None:
         """Leaves the variables of the only replica as they are. Replica context."""
@@ -74,104 +157,136 @@ class AllToAllReduction:
 
     Each replica receives one shard of every replica's sum (all-to-all), adds them up per group, multiplies the groups on its
     shard, and gathers the sums of all shards. With P elements and N replicas each sends ``2 P (1 - 1/N)`` elements, what a
-    ring all-reduce sends, and some scalars.
+    ring all-reduce sends, and some scalars. Where the squares of micro-gradients travel too it is half as much again.
 
     Args:
         replicas: The replicas.
+        needs: What the update needs.
         timeout_seconds: Of each collective; see ``Collectives``.
     """
 
     slots = 1
 
-    def __init__(self, replicas: Replicas, timeout_seconds: float = 0.0) -> None:
+    def __init__(self, replicas: Replicas, needs: Needs, timeout_seconds: float = 0.0) -> None:
         self._count = replicas.count
         self._workers = replicas.workers
         self._in_group_a = replicas.count // 2
+        self._needs = needs
         self._collectives = Collectives(replicas, timeout_seconds)
 
-    def __call__(self, sums: Sequence[Sequence[tf.Tensor]], counters: tf.Tensor, micro_steps: tf.Tensor) -> Reduced:
+    def shard_sizes(self, shapes: Sequence[tf.TensorShape]) -> list[int]:
+        """Elements of one replica's shards of variables of these shapes."""
+        return Packing(shapes, self._count).shard_sizes
+
+    def __call__(self, totals: Totals, micro_steps: tf.Tensor) -> Reduced:
         """Mean gradient and moments, the same on every replica. Replica context; see ``LocalReduction``."""
-        gradients = list(sums[0])
-        keys = itertools.count(1)
-        buckets = pack_order([math.prod(g.shape) for g in gradients], BUCKET_ELEMENTS)
-        shards = [self._collectives.exchange(self._packed([gradients[i] for i in bucket]), next(keys)) for bucket in buckets]
-        group_a = [tf.reduce_sum(s[: self._in_group_a], axis=0) for s in shards]
-        group_b = [tf.reduce_sum(s[self._in_group_a :], axis=0) for s in shards]
-        products = similarity.group_products(group_a, group_b)
-        scalars = self._collectives.sum(self._scalars(products, counters[0], micro_steps), next(keys))
-        sizes = [3, 2, len(COUNTERS) - 1, self._workers, self._count]
-        products, weights, whole, workers, fingerprints = tf.split(scalars, sizes)
-        means = list(gradients)  # a variable without elements is in no bucket, and stays what it is
-        for bucket, a, b in zip(buckets, group_a, group_b, strict=True):
-            flat = self._collectives.gather((a + b) / whole[1], next(keys))
-            for i, mean in zip(bucket, _unpacked(flat, [gradients[i].shape for i in bucket]), strict=True):
-                means[i] = mean
-        return Reduced(means, _moments(products, (weights[0], weights[1]), whole), workers, fingerprints)
+        packing, keys = Packing([g.shape for g in totals.sums[0]], self._count), itertools.count(1)
+
+        def exchanged(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            return [self._collectives.exchange(rows, next(keys)) for rows in packing.packed(tensors)]
+
+        def total(vector: tf.Tensor) -> tf.Tensor:
+            return self._collectives.sum(vector, next(keys))
+
+        rows = exchanged(totals.sums[0])
+        squares = [tf.reduce_sum(s, axis=0) for s in exchanged(totals.squares)] if totals.squares else []
+        group_a = [tf.reduce_sum(r[: self._in_group_a], axis=0) for r in rows]
+        group_b = [tf.reduce_sum(r[self._in_group_a :], axis=0) for r in rows]
+        said = self._said(self._products(packing, group_a, group_b), totals.counters[0], micro_steps, total)
+        moments = _moments(tf.reduce_sum(said.products, axis=0), said.weights, said.counters)
+        means, report = [(a + b) / said.counters[1] for a, b in zip(group_a, group_b, strict=True)], tf.zeros([0])
+        if self._needs.adapt is not None:
+            shards = self._shards(packing, rows, squares, means, said, tf.math.is_finite(moments.squared_norm))
+            pieces, report = self._needs.adapt.adapted(shards, total)
+            means = packing.joined(pieces)
+        gathered = [tf.reshape(self._collectives.gather(m, next(keys)), [self._count, -1]) for m in means]
+        by_variable = _moments(said.products, said.weights, said.counters) if self._needs.by_variable else None
+        return Reduced(packing.unpacked(gathered), moments, said.micro_steps, said.fingerprints, by_variable, report)
+
+    def _shards(
+        self,
+        packing: Packing,
+        rows: Sequence[tf.Tensor],
+        squares: Sequence[tf.Tensor],
+        means: Sequence[tf.Tensor],
+        said: "_Said",
+        is_finite: tf.Tensor,
+    ) -> Shards:
+        """Mean and variance over the groups that the ``Adapt`` asks for, on this replica's shards."""
+        alike = tf.reduce_all(tf.equal(said.micro_steps, said.micro_steps[0]))
+        if self._needs.adapt is not None and self._needs.adapt.groups == "replicas":
+            groups = tf.math.count_nonzero(said.replica_weights, dtype=tf.float32)
+            variances = [gsnr.variance_of_groups(r, said.replica_weights, m) for r, m in zip(rows, means, strict=True)]
+        else:
+            groups, variances = said.counters[3], _variances([s / said.counters[1] for s in squares], means)
+        return Shards(packing.pieces(means), packing.pieces(variances), groups, tf.logical_and(is_finite, alike))
 
     def average(self, variables: Sequence[tf.Variable]) -> None:
         """Sets each float32 variable to its mean over the replicas, in one message. Replica context."""
         flat = tf.concat([tf.reshape(v, [-1]) for v in variables], axis=0)
         mean = self._collectives.sum(flat, _AVERAGE_KEY) / self._count
-        for variable, value in zip(variables, _unpacked(mean, [v.shape for v in variables]), strict=True):
-            variable.assign(value)
+        parts = tf.split(mean, [math.prod(v.shape) for v in variables])
+        for variable, part in zip(variables, parts, strict=True):
+            variable.assign(tf.reshape(part, variable.shape))
 
-    def _scalars(self, products: tf.Tensor, counters: tf.Tensor, micro_steps: tf.Tensor) -> tf.Tensor:
-        """What adds up over the replicas, of which the first of each worker speaks for it.
+    def _products(self, packing: Packing, a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> tf.Tensor:
+        """[variables, 3] where they are needed; else [1, 3], as only 3 numbers are to travel."""
+        if self._needs.by_variable:
+            return similarity.group_products(packing.pieces(a), packing.pieces(b))
+        return tf.reduce_sum(similarity.group_products(a, b), axis=0, keepdims=True)
 
-        [a.b, a.a, b.b; weights of A, B; the counters but the last; micro-steps of each worker; fingerprint of each replica].
-        """
+    def _said(self, products: tf.Tensor, counters: tf.Tensor, micro_steps: tf.Tensor, total: Total) -> "_Said":
+        """What all replicas say, in one message. The first replica of each worker speaks for it."""
         replica, per_worker = replica_id(), self._count // self._workers
         in_a = 1.0 if replica < self._in_group_a else 0.0
-        weights = [in_a * counters[1], (1.0 - in_a) * counters[1]]
         speaks = 1.0 if replica % per_worker == 0 else 0.0
-        workers = tf.one_hot(replica // per_worker, self._workers) * micro_steps * speaks
-        fingerprints = tf.one_hot(replica, self._count) * counters[-1]
-        return tf.concat([products, weights, counters[:-1], workers, fingerprints], axis=0)
+        this = tf.one_hot(replica, self._count)
+        own = _Said(
+            products=tf.reshape(products, [-1]),
+            weights=tf.stack([in_a * counters[1], (1.0 - in_a) * counters[1]]),
+            counters=counters[:-1],
+            micro_steps=tf.one_hot(replica // per_worker, self._workers) * micro_steps * speaks,
+            fingerprints=this * counters[-1],
+            replica_weights=this * counters[1],
+        )
+        added = _Said(*tf.split(total(tf.concat(own, axis=0)), [section.shape[0] for section in own]))
+        return added._replace(products=tf.reshape(added.products, products.shape))
 
-    def _packed(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """[replicas, shard]: one copy, so that each bucket is one message instead of one per variable."""
-        flat = tf.concat([tf.reshape(t, [-1]) for t in tensors], axis=0)
-        return tf.reshape(tf.pad(flat, [[0, -flat.shape[0] % self._count]]), [self._count, -1])
 
+class _Said(NamedTuple):
+    """Numbers that add up over the replicas: each fills its own places with what it knows, and the others with 0.
 
-def reduction_for(replicas: Replicas, needs_groups: bool) -> LocalReduction | AllToAllReduction:
-    """The reduction that fits the replicas.
-
-    Args:
-        replicas: The replicas.
-        needs_groups: Whether the statistic compares two groups, so that a single replica must keep their sums apart.
+    Attributes:
+        products: Of the groups [variables or 1, 3].
+        weights: Of groups A and B [2].
+        counters: All columns of ``COUNTERS`` but the last.
+        micro_steps: Of each worker.
+        fingerprints: Of each replica.
+        replica_weights: Of each replica.
     """
-    return AllToAllReduction(replicas) if replicas.count > 1 else LocalReduction(needs_groups)
+
+    products: tf.Tensor
+    weights: tf.Tensor
+    counters: tf.Tensor
+    micro_steps: tf.Tensor
+    fingerprints: tf.Tensor
+    replica_weights: tf.Tensor
 
 
-def pack_order(sizes: Sequence[int], bucket_elements: int) -> list[list[int]]:
-    """Consecutive indices grouped into buckets that are closed once they hold at least ``bucket_elements`` elements.
-
-    Indices of size 0 are left out: a collective on nothing crashes the process.
-    """
-    buckets: list[list[int]] = []
-    filled = bucket_elements
-    for index, size in enumerate(sizes):
-        if size == 0:
-            continue
-        if filled >= bucket_elements:
-            buckets.append([])
-            filled = 0
-        buckets[-1].append(index)
-        filled += size
-    return buckets
+def reduction_for(replicas: Replicas, needs: Needs) -> LocalReduction | AllToAllReduction:
+    """The reduction that fits the replicas."""
+    return AllToAllReduction(replicas, needs) if replicas.count > 1 else LocalReduction(needs)
 
 
-def _unpacked(flat: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
-    sizes = [math.prod(shape) for shape in shapes]
-    parts = tf.split(flat[: sum(sizes)], sizes)
-    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes, strict=True)]
+def _variances(mean_squares: Sequence[tf.Tensor], means: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Weighted variance from the weighted mean of squares; rounding may leave it below 0."""
+    return [s - tf.square(m) for s, m in zip(mean_squares, means, strict=True)]
 
 
-def _moments(products: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor], counters: tf.Tensor) -> Moments:
-    """Moments of means, from products of sums. A group without weight divides 0 by 0: NaN, not measured."""
-    ab, aa, bb = tf.unstack(products)
-    weight_a, weight_b = weights
+def _moments(products: tf.Tensor, weights: tf.Tensor, counters: tf.Tensor) -> Moments:
+    """Moments of means, from products of sums, [3] or [variables, 3]. A group without weight divides 0 by 0: not measured."""
+    ab, aa, bb = tf.unstack(products, axis=-1)
+    weight_a, weight_b = tf.unstack(weights)
     return Moments(
         dot=ab / (weight_a * weight_b),
         squared_norm_a=aa / (weight_a * weight_a),

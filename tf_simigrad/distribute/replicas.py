@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -45,6 +46,32 @@ class Replicas:
     def local(self, value: Any) -> tuple:
         """The parts of a per-replica value or variable, one per local replica. Cross-replica context."""
         return self._strategy.experimental_local_results(value)
+
+    def arrays_of(self, variables: Sequence[tf.Variable]) -> list[np.ndarray]:
+        """The values of per-replica variables, each stacked over the replicas of this worker. Outside of any trace."""
+        return [np.stack([part.numpy() for part in self.local(v)]) for v in variables]
+
+    def assign_arrays(self, variables: Sequence[tf.Variable], arrays: Sequence[np.ndarray], what: str) -> None:
+        """Takes back what ``arrays_of`` gave.
+
+        Args:
+            variables: Per-replica variables.
+            arrays: As many.
+            what: Whose values they are, for the message.
+
+        Raises:
+            ValueError: If the arrays are of another model, number of replicas or configuration.
+        """
+        expected = [(len(self.local(v)), *v.shape) for v in variables]
+        given = [tuple(a.shape) for a in arrays]
+        if expected != given:
+            raise ValueError(
+                f"The {what} were saved with shapes {given[:3]}..., this model under this strategy needs {expected[:3]}.... "
+                "Resume with the same model, statistic, transform and number of replicas."
+            )
+        for variable, array in zip(variables, arrays, strict=True):
+            for part, value in zip(self.local(variable), array, strict=True):
+                part.assign(value)
 
     def per_replica_variable(self, shape: Sequence[int], name: str) -> tf.Variable:
         """A float32 variable of zeros of which each replica has its own, to be used in replica context."""

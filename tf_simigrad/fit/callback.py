@@ -9,11 +9,12 @@ from tf_simigrad.control.policy import Policy, check_bounds, is_count
 from tf_simigrad.core import lr_rules
 from tf_simigrad.core.similarity import STATISTICS
 from tf_simigrad.distribute.replicas import Replicas
-from tf_simigrad.fit.checks import check_model, check_workers_of_keras3, warn_of
+from tf_simigrad.fit.checks import check_model, check_workers_of_keras3, fewest_micro_steps, transforms_of, warn_of
 from tf_simigrad.fit.control_loop import ControlLoop, LoopState
 from tf_simigrad.fit.slot import TrainFunctionSlot
 from tf_simigrad.fit.train_function import END_OF_DATA, TrainFunction
 from tf_simigrad.optimizers.transforms import Transform
+from tf_simigrad.optimizers.vrgd import VRGD
 from tf_simigrad.records import UpdateRecord
 from tf_simigrad.train.assemble import TrainParts, assemble
 
@@ -36,12 +37,14 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     Args:
         policy: ``SimiGrad``, ``NoiseScale``, ``FixedBatch``, or your own ``Policy``.
         statistic: "two_groups": the cosine between the mean gradients of the two halves of the replicas, or of the even and
-            odd micro-steps where there is one replica (one more gradient sum in memory). "all_pairs": the same expectation
-            from the norms of all micro-gradients, with less noise; reads every micro-gradient once more.
+            odd micro-steps where there is one replica (one more gradient sum in memory). "two_groups_by_variable": the same,
+            and similarity and noise scale of each variable in the logs (``similarity/dense/kernel``), for looking at a model.
+            "all_pairs": the same expectation from the norms of all micro-gradients, with less noise; reads every
+            micro-gradient once more.
         learning_rate_rule: "sqrt", "linear", "adascale", "none", or ``rule(batch_size, reference_batch_size, noise_scale) ->
             multiplier`` (examples; the noise scale is an average up to the previous update, None while unknown).
         reference_batch_size: Batch size in examples that the optimizer's learning rate was tuned for. None: the first one.
-        transform: A ``Transform`` of the mean gradient, or a sequence of them, applied in order.
+        transform: A ``VRGD`` or a ``Transform`` of the mean gradient, or a sequence of them, applied in order.
         loss_fn: ``loss_fn(model, data)`` returns the mean loss of one micro-batch, or ``(mean_loss, weight)`` where the mean is
             not over examples (tokens, say). For models that override ``train_step``. Called in replica context, for the
             examples of one replica; not to be divided by the number of replicas.
@@ -72,7 +75,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         statistic: str = "two_groups",
         learning_rate_rule: str | Callable[[int, int, float | None], float] = "sqrt",
         reference_batch_size: int | None = None,
-        transform: Transform | Sequence[Transform] | None = None,
+        transform: Transform | VRGD | Sequence[Transform | VRGD] | None = None,
         loss_fn: Callable[[Any, Any], Any] | None = None,
         verbose: int = 0,
     ) -> None:
@@ -94,7 +97,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         self._policy = policy
         self._statistic = statistic
         self._rule = lr_rules.resolve(learning_rate_rule)
-        self._transforms = _as_list(transform)
+        self._transforms = transforms_of(transform)
         self._loss_fn = loss_fn
         self._reference_batch_size = reference_batch_size
         self._loop = self._new_loop()
@@ -102,7 +105,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         self._parts: TrainParts | None = None
         self._parts_key: tuple = ()
         self._owner: tuple[Any, Any] | None = None
-        self._restored: list | None = None
+        self._restored: dict[str, list] | None = None
         self._is_resumed = False
         self._is_new = True
         self._slot: TrainFunctionSlot | None = None
@@ -179,6 +182,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         """
         super().set_model(model)
         check_model(model, self._loss_fn is not None)
+        fewest_micro_steps(self._policy, self._transforms, model.distribute_strategy.num_replicas_in_sync)
         if self._function is not None:
             self._function.discard_pending()  # on_train_end was not called: the last fit ended by an exception
         self._take_over_state(model)
@@ -264,11 +268,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         if self._is_new:  # not earlier: a callback such as BackupAndRestore sets the iterations when training begins
             self._loop.state.schedule_offset = keras_optimizer.iterations(self.model.optimizer)
             self._is_new = False
-        lone = self._policy.needs_similarity and replicas.count == 1
-        self._loop.start(min_micro_steps=2 if lone else 1)
-        if self._restored is not None:
-            self._parts.accumulator.from_arrays(self._restored)
-            self._restored = None
+        self._loop.start(*fewest_micro_steps(self._policy, self._transforms, replicas.count))
+        self._put_back(self._parts)
         function = TrainFunction(self.model, self._parts, self._loop)
         function.begin(iterator, self.params.get("steps"), self.params["epochs"])
         return function
@@ -276,27 +277,32 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     def _new_loop(self) -> ControlLoop:
         return ControlLoop(self._policy, self._rule, self._reference_batch_size)
 
-    def state_to_save(self) -> tuple[LoopState, list]:
-        """What ``EpochCheckpoint`` saves: the loop's state, and the accumulated sums as arrays if there are any."""
-        pending = self._parts is not None and self._loop.state.pending_steps > 0
-        return self._loop.state, self._parts.accumulator.to_arrays() if pending and self._parts else []
+    def state_to_save(self) -> tuple[LoopState, dict[str, list]]:
+        """What ``EpochCheckpoint`` saves: the loop's state, and arrays of this worker's replicas.
 
-    def state_to_resume(self, state: LoopState, arrays: list) -> None:
+        These are the pending sums, where there are any, and the state of a ``VRGD``, if it has one.
+        """
+        arrays: dict[str, list] = {}
+        if self._parts is not None:
+            if self._loop.state.pending_steps:
+                arrays["pending"] = self._parts.replicas.arrays_of(self._parts.accumulator.variables)
+            if self._parts.state:
+                arrays["transform"] = self._parts.replicas.arrays_of(self._parts.state)
+        return self._loop.state, arrays
+
+    def state_to_resume(self, state: LoopState, arrays: dict[str, list]) -> None:
         """Takes what ``state_to_save`` gave, for the next ``fit``."""
         self._function = None
         self._loop = self._new_loop()
         self._loop.resume(state)
-        self._restored = arrays or None
+        self._restored = arrays
         self._is_resumed, self._is_new = True, False
 
-
-def _as_list(transform: Transform | Sequence[Transform] | None) -> list[Transform]:
-    if transform is None:
-        return []
-    transforms: list[Any] = list(transform) if isinstance(transform, (list, tuple)) else [transform]
-    for item in transforms:
-        if not isinstance(item, Transform):
-            raise ValueError(
-                f"transform={item!r} is no Transform. Pass sg.L2(...), your own subclass of sg.Transform, or a list."
-            )
-    return transforms
+    def _put_back(self, parts: TrainParts) -> None:
+        """Gives the arrays of a checkpoint to those whose they are."""
+        restored, self._restored = self._restored, None
+        if restored is None:
+            return
+        if "pending" in restored:
+            parts.replicas.assign_arrays(parts.accumulator.variables, restored["pending"], "pending gradient sums")
+        parts.replicas.assign_arrays(parts.state, restored.get("transform", []), "moving averages of VRGD")

@@ -15,16 +15,17 @@ from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.fit.callback import AdaptiveBatch
 from tf_simigrad.fit.control_loop import LoopState
 
-_STATE, _PENDING, _WEIGHTS = "adaptive.json", "pending-{:05d}.npz", "weights"
+_STATE, _ARRAYS, _WEIGHTS = "adaptive.json", "arrays-{:05d}.npz", "weights"
 
 
 class EpochCheckpoint(keras_private.keras.callbacks.Callback):
-    """Saves model, optimizer, adaptive state and pending gradient sums at the end of each epoch.
+    """Saves model, optimizer, adaptive state, pending gradient sums and VRGD's averages at the end of each epoch.
 
     A checkpoint is written beside its place and moved there when it is complete, so a kill leaves the last whole one. With a
     dataset whose epoch e depends on its seed and e only, a resumed run takes the same steps as one that was never interrupted.
 
-    Several workers need a directory that all of them see: each writes its own pending sums there, worker 0 everything else.
+    Several workers need a directory that all of them see: each writes what its own replicas have summed there, worker 0
+    everything else.
 
     Args:
         directory: Where checkpoints live, one folder per epoch.
@@ -94,11 +95,12 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
                 "directory that all workers share."
             )
 
-    def _write(self, workers: Workers, partial: Path, saved: dict, arrays: list) -> None:
+    def _write(self, workers: Workers, partial: Path, saved: dict, arrays: dict[str, list]) -> None:
         """Every worker reads the weights, as what replicas keep apart is averaged over all; only worker 0 keeps the file."""
         with workers.folder(partial) as own, workers.waiting("saving the weights"):
             self._objects(self.model).write(str(own / _WEIGHTS))
-        np.savez(partial / _PENDING.format(workers.index), *arrays)
+        named = {f"{name}-{i:05d}": array for name, listed in arrays.items() for i, array in enumerate(listed)}
+        np.savez(partial / _ARRAYS.format(workers.index), **named)
         if workers.index == 0:
             (partial / _STATE).write_text(json.dumps(saved))
 
@@ -133,17 +135,7 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         except (AssertionError, ValueError) as error:
             raise ValueError(f"The checkpoint {saved[-1]} is of another model or optimizer: {error}") from error
         state = json.loads((saved[-1] / _STATE).read_text())
-        loop = LoopState.from_json(state["loop"])
-        if loop.pending_steps and state["workers"] != workers.count:
-            raise ValueError(
-                f"The checkpoint {saved[-1]} holds pending gradient sums of {state['workers']} workers, this run has "
-                f"{workers.count}. Resume with as many."
-            )
-        arrays = []
-        if loop.pending_steps:
-            with np.load(saved[-1] / _PENDING.format(workers.index)) as pending:
-                arrays = [pending[name] for name in pending.files]
-        self._adaptive.state_to_resume(loop, arrays)
+        self._adaptive.state_to_resume(LoopState.from_json(state["loop"]), _arrays(saved[-1], state["workers"], workers))
         return state["epochs"]
 
     def _workers_of(self, model: Any) -> Workers:
@@ -161,3 +153,24 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
 def _epochs(checkpoint: Path) -> int:
     """The number in the name of a checkpoint's folder."""
     return int(checkpoint.name.removeprefix("epoch-"))
+
+
+def _arrays(checkpoint: Path, saved_by: int, workers: Workers) -> dict[str, list]:
+    """What this worker saved of its replicas, by name.
+
+    Raises:
+        ValueError: If there is something, and another number of workers saved it.
+    """
+    file = checkpoint / _ARRAYS.format(workers.index)
+    found: dict[str, list] = {}
+    if file.is_file():
+        with np.load(file) as named:
+            for name in sorted(named.files):
+                found.setdefault(name.split("-")[0], []).append(named[name])
+    with np.load(checkpoint / _ARRAYS.format(0)) as of_chief:
+        if saved_by != workers.count and of_chief.files:
+            raise ValueError(
+                f"The checkpoint {checkpoint} holds pending sums or moving averages of {saved_by} workers, this run has "
+                f"{workers.count}. Resume with as many."
+            )
+    return found

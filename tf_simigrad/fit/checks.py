@@ -1,12 +1,16 @@
 """What the callback refuses, and what it warns of, before training starts."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_simigrad.compat import keras3_workers, keras_optimizer, keras_private
+from tf_simigrad.control.policy import Policy
 from tf_simigrad.distribute.replicas import Replicas, check_strategy
+from tf_simigrad.optimizers.transforms import Transform
+from tf_simigrad.optimizers.vrgd import VRGD
 
 _LOG = logging.getLogger("tf_simigrad")
 
@@ -129,3 +133,49 @@ def warn_of(model: Any, replicas: Replicas, has_loss_fn: bool) -> None:
             replicas.count // 2,
             replicas.count - replicas.count // 2,
         )
+
+
+def transforms_of(transform: Transform | VRGD | Sequence[Transform | VRGD] | None) -> list[Transform | VRGD]:
+    """The transforms that the callback was given, as a list.
+
+    Raises:
+        ValueError: If one is none, or a ``VRGD`` does not come first.
+    """
+    if transform is None:
+        return []
+    transforms: list[Any] = list(transform) if isinstance(transform, (list, tuple)) else [transform]
+    for item in transforms:
+        if not isinstance(item, (Transform, VRGD)):
+            raise ValueError(
+                f"transform={item!r} is no Transform. Pass sg.VRGD(...), sg.L2(...), an instance of your own subclass of "
+                "sg.Transform, or a list of them."
+            )
+    if any(isinstance(item, VRGD) for item in transforms[1:]):
+        raise ValueError(
+            "VRGD must be the first transform, and the only VRGD: it compares the groups of the batch, which the transforms "
+            f"after it do not see any more. Got {[type(item).__name__ for item in transforms]}; put VRGD in front."
+        )
+    return transforms
+
+
+def fewest_micro_steps(policy: Policy, transforms: Sequence[Transform | VRGD], replicas: int) -> tuple[int, str]:
+    """The fewest micro-steps that an update may have, and why; (1, "") where nothing forbids one.
+
+    Raises:
+        ValueError: If no number of micro-steps gives a ``VRGD`` enough groups.
+    """
+    fewest, reason = (
+        (2, "the similarity compares two groups of gradients") if policy.needs_similarity and replicas == 1 else (1, "")
+    )
+    vrgd = next((t for t in transforms if isinstance(t, VRGD)), None)
+    if vrgd is None:
+        return fewest, reason
+    if vrgd.groups == "replicas" and replicas < vrgd.FEWEST_GROUPS:
+        raise ValueError(
+            f"VRGD(groups='replicas') needs {vrgd.FEWEST_GROUPS} replicas or more, {vrgd.RECOMMENDED_GROUPS} are recommended; "
+            f"there are {replicas}. Pass groups='micro_steps', by which each micro-step of each replica is a group."
+        )
+    if vrgd.groups == "replicas":
+        return fewest, reason
+    needed = -(-vrgd.FEWEST_GROUPS // replicas)
+    return (needed, f"VRGD compares {vrgd.FEWEST_GROUPS} groups of gradients or more") if needed > fewest else (fewest, reason)

@@ -79,7 +79,7 @@ class ControlLoop:
             self._checked(policy.initial_state()), type(policy).__name__, reference_batch_size=reference_batch_size
         )
         self._unit_examples: int | None = None
-        self._min_micro_steps = 1
+        self._min_micro_steps, self._reason = 1, ""
         self._plan: BatchPlan | None = None
         self._next_plan: BatchPlan | None = None
 
@@ -119,9 +119,14 @@ class ControlLoop:
         self.state.pending_steps = 0
         self._plan = self._next_plan
 
-    def start(self, min_micro_steps: int) -> None:
-        """Begins a ``fit``: its dataset may have another micro-batch size, its strategy another number of replicas."""
-        self._min_micro_steps = min_micro_steps
+    def start(self, min_micro_steps: int, reason: str = "") -> None:
+        """Begins a ``fit``: its dataset may have another micro-batch size, its strategy another number of replicas.
+
+        Args:
+            min_micro_steps: The fewest micro-steps that an update may have.
+            reason: What needs them, for messages.
+        """
+        self._min_micro_steps, self._reason = min_micro_steps, reason
         self._unit_examples = None
         self._plan = self._next_plan = None
 
@@ -139,11 +144,12 @@ class ControlLoop:
         if wanted != planned and not self.state.history:
             _LOG.warning(
                 "The batch size starts at %d instead of %g examples: the nearest that is a multiple of %d (one dataset "
-                "element), within the bounds, and has %d micro-steps or more.",
+                "element), within the bounds, and has %d micro-steps or more%s.",
                 planned,
                 wanted,
                 unit_examples,
                 self._min_micro_steps,
+                f" ({self._reason})" if self._reason else "",
             )
 
     def _check_unit(self, report: UpdateReport) -> None:
@@ -176,7 +182,13 @@ class ControlLoop:
             return
         low, high = self.policy.min_batch_size, self.policy.max_batch_size
         plan = feasible_plan(
-            self.state.policy.wanted_batch_size, self._unit_examples, low, high, self._min_micro_steps, fixed=self._is_fixed
+            self.state.policy.wanted_batch_size,
+            self._unit_examples,
+            low,
+            high,
+            self._min_micro_steps,
+            self._reason,
+            fixed=self._is_fixed,
         )
         if self._next_plan is not None and plan != self._next_plan:
             _LOG.debug(

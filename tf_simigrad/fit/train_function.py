@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_simigrad.compat import keras_optimizer, keras_private, tf_private
 from tf_simigrad.fit import agreement, report_vector
 from tf_simigrad.fit.control_loop import ControlLoop
+from tf_simigrad.optimizers.vrgd import VRGD
 from tf_simigrad.records import UpdateRecord
 from tf_simigrad.train.assemble import TrainParts
 from tf_simigrad.train.forward import batch_tensor
@@ -39,7 +40,9 @@ class TrainFunction:
         self._in_graph = False
         self._metrics: dict[str, Any] = {}
         self._workers = parts.workers
+        self._paths = [keras_private.variable_path(v) for v in model.trainable_variables]
         self._shared_data = agreement.SharedData()
+        self._warned_of_groups = False
 
     def begin(self, iterator: Any, steps: int | None, epochs: int) -> None:
         """Sees to it that all workers will take the same steps, and plans where the dataset's shapes are static.
@@ -211,18 +214,32 @@ class TrainFunction:
             self._parts.step.average_statistics()
 
     def _observe(self, vectors: np.ndarray, micro_steps: Sequence[int], multiplier: float) -> None:
-        for vector in vectors:
-            of_workers, fingerprints = report_vector.of_workers(vector, self._workers.count)
-            agreement.check_micro_steps(of_workers)
-            self._shared_data.observe(fingerprints)
-        reports = [report_vector.decoded(v, int(k)) for v, k in zip(vectors, micro_steps, strict=True)]
-        records = self._loop.observe(reports)
+        updates = [
+            report_vector.decoded(vector, self._parts.sections, int(steps), self._paths)
+            for vector, steps in zip(vectors, micro_steps, strict=True)
+        ]
+        for update in updates:
+            agreement.check_micro_steps(update.micro_steps)
+            self._shared_data.observe(update.fingerprints)
+            self._warn_of_few_groups(update.logs.get("vrgd_groups"))
+        records = self._loop.observe([update.report for update in updates])
         if any(r.skipped for r in records):
             _LOG.warning(
                 "The squared norm of an update's gradient was not finite: %d examples seen, weights left alone.",
                 self._loop.state.examples_seen,
             )
-        self._last = _logs_of(records[-1], multiplier)
+        self._last = {**_logs_of(records[-1], multiplier), **updates[-1].logs}
+
+    def _warn_of_few_groups(self, groups: float | None) -> None:
+        if groups is None or groups >= VRGD.RECOMMENDED_GROUPS or self._warned_of_groups:
+            return
+        self._warned_of_groups = True
+        _LOG.warning(
+            "VRGD compares %d groups of gradients in an update; with fewer than %d its ratio is mostly noise. Use more "
+            "micro-steps per update (smaller dataset elements), or more replicas.",
+            groups,
+            VRGD.RECOMMENDED_GROUPS,
+        )
 
     def _own_logs(self) -> dict[str, float]:
         if not self._last:

@@ -1,17 +1,14 @@
 """Transforms of the reduced gradient, before the optimizer."""
 
 import abc
-import logging
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_simigrad.compat import keras_private
-
-_LOG = logging.getLogger("tf_simigrad")
+from tf_simigrad.optimizers.patterns import Patterns
 
 
 class Transform(abc.ABC):
@@ -72,22 +69,13 @@ class L2(Transform):
     def __init__(self, weight: float, exclude: Sequence[str] = ()) -> None:
         if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not math.isfinite(weight) or weight < 0:
             raise ValueError(f"L2: weight={weight!r} must be a finite number, 0 or more, such as 5e-4.")
-        if isinstance(exclude, str) or not all(isinstance(pattern, str) for pattern in exclude):
-            raise ValueError(f"L2: exclude={exclude!r} must be a list of patterns, such as ['bias'].")
+        self._excluded = Patterns(exclude, "L2", "exclude")
         self.weight = float(weight)
-        self.exclude = tuple(exclude)
-        self._compiled = [_compiled(pattern) for pattern in self.exclude]
+        self.exclude = self._excluded.patterns
 
     def build(self, variables: Sequence[Any]) -> None:
         """Warns of a pattern that excludes nothing."""
-        paths = [keras_private.variable_path(v) for v in variables]
-        for pattern in self._compiled:
-            if not any(pattern.search(path) for path in paths):
-                _LOG.warning(
-                    "L2: the pattern %r in exclude matches no trainable variable. They are: %s",
-                    pattern.pattern,
-                    ", ".join(paths),
-                )
+        self._excluded.build([keras_private.variable_path(v) for v in variables])
 
     def __call__(self, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]) -> Sequence[tf.Tensor | None]:
         """Adds ``weight * w``; a variable without a gradient is left without one."""
@@ -97,11 +85,4 @@ class L2(Transform):
         ]
 
     def _is_excluded(self, variable: Any) -> bool:
-        return any(pattern.search(keras_private.variable_path(variable)) for pattern in self._compiled)
-
-
-def _compiled(pattern: str) -> re.Pattern:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"L2: the pattern {pattern!r} in exclude is no regular expression: {error}.") from error
+        return self._excluded.match(keras_private.variable_path(variable))

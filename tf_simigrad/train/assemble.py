@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 from tf_simigrad.compat import keras_optimizer
 from tf_simigrad.core.similarity import STATISTICS
-from tf_simigrad.distribute.reduction import reduction_for
+from tf_simigrad.distribute.reduction import Needs, reduction_for
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.optimizers.transforms import Transform
+from tf_simigrad.optimizers.vrgd import VRGD
 from tf_simigrad.train.accumulator import Accumulator
 from tf_simigrad.train.forward import Forward, LossFn
 from tf_simigrad.train.train_step import TrainStep
@@ -16,17 +19,33 @@ from tf_simigrad.train.update import Update
 
 
 class TrainParts(NamedTuple):
-    """The train step of one model, and the parts of it that its owner talks to."""
+    """The train step of one model, and the parts of it that its owner talks to.
+
+    Attributes:
+        step: The traced functions.
+        accumulator: Pending gradient sums.
+        forward: Forward and backward pass.
+        replicas: Where the model lives.
+        workers: The processes that train together.
+        state: Per-replica variables of a ``VRGD``, which live on from update to update.
+        sections: Of the vector that an update returns.
+    """
 
     step: TrainStep
     accumulator: Accumulator
     forward: Forward
     replicas: Replicas
     workers: Workers
+    state: list[tf.Variable]
+    sections: list[int]
 
 
 def assemble(
-    model: Any, replicas: Replicas, statistic: str, transforms: Sequence[Transform], loss_fn: LossFn | None
+    model: Any,
+    replicas: Replicas,
+    statistic: str,
+    transforms: Sequence[Transform | VRGD],
+    loss_fn: LossFn | None,
 ) -> TrainParts:
     """Creates accumulators and optimizer variables, and the functions that will be traced.
 
@@ -34,7 +53,7 @@ def assemble(
         model: The Keras model, compiled and built.
         replicas: Where it lives.
         statistic: A key of ``STATISTICS``.
-        transforms: Transforms of the mean gradient, in order.
+        transforms: Of the mean gradient, in order; a ``VRGD`` only in the first place, as it acts inside the reduction.
         loss_fn: ``loss_fn(model, data)``, or None for the compiled loss.
 
     Returns:
@@ -46,13 +65,20 @@ def assemble(
     variables = list(model.trainable_variables)
     if not variables:
         raise ValueError(f"{model.name!r} has no trainable variables. Set trainable=True on the layers to be trained.")
-    reduction = reduction_for(replicas, needs_groups=statistic == "two_groups")
+    vrgd = next((t for t in transforms if isinstance(t, VRGD)), None)
+    after = [t for t in transforms if not isinstance(t, VRGD)]
+    needs = Needs(statistic.startswith("two_groups"), statistic.endswith("_by_variable"), vrgd)
+    reduction = reduction_for(replicas, needs)
     with replicas.scope():
         keras_optimizer.build(model.optimizer, variables)
-        for transform in transforms:
+        for transform in after:
             transform.build(variables)
         forward = Forward(model, variables, replicas.count, loss_fn)
-    accumulator = Accumulator(replicas, variables, reduction.slots)
-    update = Update(model, variables, replicas, accumulator, reduction, STATISTICS[statistic], transforms)
+    if vrgd is not None:
+        vrgd.build(reduction.shard_sizes([v.shape for v in variables]), replicas.per_replica_variable)
+    with_squares = vrgd is not None and vrgd.groups == "micro_steps"
+    accumulator = Accumulator(replicas, variables, reduction.slots, with_squares)
+    update = Update(model, variables, replicas, accumulator, reduction, needs, STATISTICS[statistic], after)
     step = TrainStep(model, replicas, forward, accumulator, update, needs_norms=statistic == "all_pairs")
-    return TrainParts(step, accumulator, forward, replicas, Workers(replicas))
+    state = vrgd.variables if vrgd is not None else []
+    return TrainParts(step, accumulator, forward, replicas, Workers(replicas), state, update.sections)

@@ -9,7 +9,7 @@ from tf_simigrad.compat import keras_private
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.train.accumulator import Accumulator
 from tf_simigrad.train.forward import Forward, MicroGradient, batch_tensor
-from tf_simigrad.train.update import REPORT, Update, UpdateInputs
+from tf_simigrad.train.update import Update, UpdateInputs
 
 
 class ExecutionInputs(NamedTuple):
@@ -143,10 +143,10 @@ class TrainStep:
 
         Returns:
             The metrics; the elements consumed (fewer than asked for at the end of the data); the micro-steps pending; per
-            update its report [updates, 7 + workers + replicas] and its micro-steps [updates].
+            update its vector [updates, sum of its sections] and its micro-steps [updates].
         """
-        entries = len(REPORT) + self._replicas.workers + self._replicas.count
-        reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=[entries])
+        entries = [sum(self._update.sections)]
+        reports = tf.TensorArray(tf.float32, size=0, dynamic_size=True, element_shape=entries)
         steps = tf.TensorArray(tf.int32, size=0, dynamic_size=True, element_shape=[])
 
         def body(i: Any, pending: Any, seen: Any, more: Any, reports: Any, steps: Any) -> tuple:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private
 from tf_simigrad.core.similarity import Measurement
-from tf_simigrad.distribute.reduction import AllToAllReduction, LocalReduction
+from tf_simigrad.distribute.reduction import AllToAllReduction, LocalReduction, Needs
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.records import Moments
@@ -22,7 +22,7 @@ REPORT = (
     "effective_learning_rate",
     "finite",
 )
-"""Entries of the float32 vector that an update reports, in order."""
+"""Entries of the first section of the float32 vector that an update reports, in order."""
 
 
 class UpdateInputs(NamedTuple):
@@ -48,7 +48,8 @@ class Update:
         replicas: Where it lives.
         accumulator: What the micro-steps have summed.
         reduction: Reduction of the replicas' sums to means and moments.
-        measure: Statistic of the moments (``core.similarity``).
+        needs: What the reduction was made for.
+        measure: Statistic of the moments (``core.similarity``); of each variable too where the reduction has these moments.
         transforms: Transforms of the mean gradient, in order.
     """
 
@@ -59,6 +60,7 @@ class Update:
         replicas: Replicas,
         accumulator: Accumulator,
         reduction: LocalReduction | AllToAllReduction,
+        needs: Needs,
         measure: Callable[[Moments], Measurement],
         transforms: Sequence[Transform],
     ) -> None:
@@ -73,6 +75,14 @@ class Update:
             keras_private.tf_variable(v) for v in keras_private.unsynchronised_statistics(model, replicas.count)
         ]
         self.has_gradient = [False] * len(self._variables)
+        each = len(self._variables)
+        self.sections = [
+            len(REPORT),
+            replicas.workers,
+            replicas.count,
+            2 * each if needs.by_variable else 0,
+            0 if needs.adapt is None else needs.adapt.report_size(each),
+        ]
 
     def __call__(self, inputs: UpdateInputs, has_gradient: Sequence[bool]) -> tf.Tensor:
         """Runs the update. Cross-replica context: every condition stands here, none around a collective in a replica.
@@ -82,17 +92,16 @@ class Update:
             has_gradient: For each variable, whether a micro-step has had a gradient of it.
 
         Returns:
-            Float32 vector: the entries of ``REPORT``, the micro-steps of each worker, the fingerprint of each replica. Where
-            the micro-steps differ the weights are left alone. Of a gradient whose squared norm is not finite: the weights and
-            the optimizer are left alone, the accumulation is dropped.
+            Float32 vector of the lengths in ``sections``: the entries of ``REPORT``, the micro-steps
+            of each worker, the fingerprint of each replica, similarity and noise scale of each variable, what the ``Adapt``
+            reports. Where the micro-steps differ the weights are left alone. Of a gradient whose squared norm is not finite:
+            the weights and the optimizer are left alone, the accumulation is dropped.
         """
         base = keras_optimizer.base_learning_rate(self._optimizer, inputs.schedule_step)
         effective = base * inputs.multiplier
-        gradients, reported, workers, fingerprints = self._replicas.run(
-            self._reduce_and_measure, (tf.cast(inputs.micro_steps, tf.float32),)
-        )
-        examples, squared_norm, *measured = tf.unstack(self._replicas.first(reported))
-        workers = self._replicas.first(workers)
+        gradients, sections = self._replicas.run(self._reduce_and_measure, (tf.cast(inputs.micro_steps, tf.float32),))
+        reported, workers, *others = self._replicas.first(sections)
+        examples, squared_norm, *measured = tf.unstack(reported)
         finite = tf.math.is_finite(squared_norm)
         agree = tf.reduce_all(tf.equal(workers, workers[0]))
 
@@ -104,20 +113,25 @@ class Update:
         tf.cond(tf.logical_and(finite, agree), apply, lambda: None)
         keras_optimizer.update_loss_scale(self._optimizer, finite)
         self._replicas.run(self._accumulator.clear)
-        entries = [examples, *measured, base, effective, tf.cast(finite, tf.float32)]
-        return tf.concat([entries, workers, self._replicas.first(fingerprints)], axis=0)
+        entries = tf.stack([examples, *measured, base, effective, tf.cast(finite, tf.float32)])
+        return tf.concat([entries, workers, *others], axis=0)
 
     def average_statistics(self) -> None:
         """Averages over the replicas what they keep apart: moving statistics. Replica context."""
         if self._statistics:
             self._reduction.average(self._statistics)
 
-    def _reduce_and_measure(self, micro_steps: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor, tf.Tensor, tf.Tensor]:
-        reduced = self._reduction(*self._accumulator.read(), micro_steps)
+    def _reduce_and_measure(self, micro_steps: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        reduced = self._reduction(self._accumulator.read(), micro_steps)
         self.average_statistics()
         moments = reduced.moments
         reported = tf.stack([moments.examples, moments.squared_norm, *self._measure(moments)])
-        return reduced.means, reported, reduced.micro_steps, reduced.fingerprints
+        by_variable = tf.zeros([0])
+        if reduced.by_variable is not None:
+            measured = self._measure(reduced.by_variable)
+            scale = measured.noise_trace / measured.squared_gradient_norm
+            by_variable = tf.concat([measured.similarity, scale], axis=0)
+        return reduced.gradients, [reported, reduced.micro_steps, reduced.fingerprints, by_variable, reduced.adapted]
 
     def _transform_and_apply(self, gradients: Sequence[tf.Tensor | None]) -> None:
         for transform in self._transforms:
