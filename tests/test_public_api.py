@@ -32,6 +32,11 @@ NAMES = [
     "__version__",
     "enable_keras3_multi_worker",
     "export",
+    "vr_adam",
+    "vr_lamb",
+    "vr_lars",
+    "vr_momentum",
+    "vr_sgd",
 ]
 OBJECTS = [name for name in NAMES if name != "__version__"]
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tf_simigrad.optimizers.lamb import LAMB
     from tf_simigrad.optimizers.lars import LARS
     from tf_simigrad.optimizers.transforms import L2, Transform
+    from tf_simigrad.optimizers.vr_optimizers import vr_adam, vr_lamb, vr_lars, vr_momentum, vr_sgd
     from tf_simigrad.optimizers.vrgd import VRGD
     from tf_simigrad.records import UpdateRecord, UpdateReport
 
@@ -38,6 +39,11 @@ _HOME = {
     "VRGD": "optimizers.vrgd",
     "enable_keras3_multi_worker": "compat.keras3_workers",
     "export": "fit.export",
+    "vr_adam": "optimizers.vr_optimizers",
+    "vr_lamb": "optimizers.vr_optimizers",
+    "vr_lars": "optimizers.vr_optimizers",
+    "vr_momentum": "optimizers.vr_optimizers",
+    "vr_sgd": "optimizers.vr_optimizers",
 }
 
 __all__ = [
@@ -57,6 +63,11 @@ __all__ = [
     "__version__",
     "enable_keras3_multi_worker",
     "export",
+    "vr_adam",
+    "vr_lamb",
+    "vr_lars",
+    "vr_momentum",
+    "vr_sgd",
 ]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import tf_simigrad as sg
 from tests.fit import cases
-from tests.optimizers.family import FAMILY, ONE_EACH
+from tests.optimizers.family import FAMILY
 from tests.policies import Cycle
 
 BATCH, UPDATES = 24, 10
@@ -29,8 +29,10 @@ def trained(tf, strategies, case, optimizer, replicas=1, batch_size=BATCH, callb
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [*((name, "normalised") for name in FAMILY), *((name, case) for name in ("lars", "lamb") for case in list(CASES)[1:])],
+)
 def test_the_same_weights_however_the_batch_is_made(tf, strategies, name, case):
     """Plain on two replicas, and accumulated over 3 micro-steps on one and on two, against plain on one."""
     make, case = FAMILY[name].make, CASES[case]
@@ -49,7 +51,7 @@ def test_the_same_weights_however_the_batch_is_made(tf, strategies, name, case):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", ["lars_nesterov", "lamb"])
 def test_the_effective_rate_reaches_the_step(tf, strategies, name, replicas):
     """As the batch changes the rule multiplies the rate: the velocity holds steps of several rates."""
     member, case = FAMILY[name], CASES["normalised"]
@@ -69,7 +71,7 @@ def test_the_effective_rate_reaches_the_step(tf, strategies, name, replicas):
     assert float(np.array(model.optimizer.learning_rate)) == pytest.approx(member.rate)
 
 
-@pytest.mark.parametrize("name", ONE_EACH)
+@pytest.mark.parametrize("name", ["lars", "lamb"])
 def test_a_schedule_in_fit(tf, strategies, name):
     member, case = FAMILY[name], CASES["normalised"]
 
@@ -85,10 +87,11 @@ def test_a_schedule_in_fit(tf, strategies, name):
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])
 def test_clipping_and_the_average_of_the_weights_in_fit(tf, strategies, name):
+    """The average becomes the weights at the end of ``fit`` (in between, Keras 3 cannot under a strategy)."""
     case = CASES["normalised"]
 
     def make():
-        return FAMILY[name].make(global_clipnorm=0.2, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=3)
+        return FAMILY[name].make(global_clipnorm=0.2, use_ema=True, ema_momentum=0.5)
 
     plain = trained(tf, strategies, case, make)
     cases.assert_same_weights(trained(tf, strategies, case, make, replicas=2), plain)
