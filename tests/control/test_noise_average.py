@@ -45,10 +45,11 @@ def test_a_constant_is_its_own_average_from_the_first_report_on():
         assert noise_average.noise_scale(averaged([(2.0, 500.0)] * count)) == pytest.approx(250.0, rel=1e-12)
 
 
-def test_unknown_before_a_report_and_while_the_norm_is_not_positive():
+def test_unknown_before_a_report_and_infinite_while_the_norm_is_not_positive():
     assert noise_average.noise_scale(noise_average.EMPTY) is None
-    assert noise_average.noise_scale(averaged([(-1.0, 10.0)])) is None
-    assert noise_average.noise_scale(averaged([(0.0, 10.0)])) is None
+    assert noise_average.noise_scale(averaged([(-1.0, 10.0)])) == np.inf
+    assert noise_average.noise_scale(averaged([(0.0, 10.0)])) == np.inf
+    assert noise_average.noise_scale(averaged([(0.0, 0.0)])) is None
     # A negative reading enters the average of a positive one instead of being dropped.
     average = averaged([(4.0, 10.0), (-1.0, 10.0)], decay=0.5)
     assert noise_average.noise_scale(average) == pytest.approx(10.0 / ((4 - 2 * 1.0) / 3))

@@ -60,10 +60,18 @@ def test_every_small_case():
 
 def test_every_small_fixed_size():
     """A fixed size has no bounds: the nearest multiple from either side, halves up, one micro-step at least."""
-    for unit, size, min_steps in itertools.product(range(1, 9), range(1, 40), (1, 2)):
-        expected = oracles.nearest_feasible(size, unit, 1, 10 * 40, min_steps)
-        plan = feasible_plan(size, unit, size, size, min_steps, fixed=True)
-        assert plan == BatchPlan(expected // unit, expected), (unit, size, min_steps)
+    for unit, size in itertools.product(range(1, 9), range(1, 40)):
+        expected = oracles.nearest_feasible(size, unit, 1, 10 * 40, 1)
+        plan = feasible_plan(size, unit, size, size, fixed=True)
+        assert plan == BatchPlan(expected // unit, expected), (unit, size)
+
+
+def test_a_fixed_size_with_too_few_micro_steps_is_refused():
+    """It is not made larger: nobody asked for that size."""
+    assert feasible_plan(100, 32, 100, 100, 3, "of us", fixed=True) == BatchPlan(3, 96)
+    message = "100 examples has 3 micro-steps of 32, and 4 are needed, because of us.*smaller elements, or pass 128"
+    with pytest.raises(ValueError, match=message):
+        feasible_plan(100, 32, 100, 100, 4, "of us", fixed=True)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +85,7 @@ def test_every_small_fixed_size():
 )
 def test_impossible_plans_say_why(unit, low, high, min_steps, message):
     with pytest.raises(ValueError, match=message):
-        feasible_plan(100, unit, low, high, min_steps)
+        feasible_plan(100, unit, low, high, min_steps, "the similarity compares two groups")
 
 
 @pytest.mark.parametrize(

@@ -87,16 +87,18 @@ def test_a_schedule_in_fit(tf, strategies, name):
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])
 def test_clipping_and_the_average_of_the_weights_in_fit(tf, strategies, name):
-    """The average becomes the weights at the end of ``fit`` (in between, Keras 3 cannot under a strategy)."""
+    """Plain ``fit`` on two replicas is left out: Keras 3 clips there before it adds the gradients up."""
     case = CASES["normalised"]
 
     def make():
         return FAMILY[name].make(global_clipnorm=0.2, use_ema=True, ema_momentum=0.5)
 
     plain = trained(tf, strategies, case, make)
-    cases.assert_same_weights(trained(tf, strategies, case, make, replicas=2), plain)
-    adaptive = sg.AdaptiveBatch(sg.FixedBatch(BATCH))
-    cases.assert_same_weights(trained(tf, strategies, case, make, 2, BATCH // 3, [adaptive]), plain)
+    unclipped = trained(tf, strategies, case, FAMILY[name].make)
+    assert max(np.abs(a - b).max() for a, b in zip(plain.get_weights(), unclipped.get_weights(), strict=True)) > 1e-4
+    for replicas in (1, 2):
+        adaptive = sg.AdaptiveBatch(sg.FixedBatch(BATCH))
+        cases.assert_same_weights(trained(tf, strategies, case, make, replicas, BATCH // 3, [adaptive]), plain)
 
 
 @pytest.mark.parametrize("name", ["lars", "lamb"])

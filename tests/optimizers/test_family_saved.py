@@ -59,24 +59,38 @@ def by_weights(tf, model, folder, name):
     return loaded
 
 
-def by_model(path, **kwargs):
-    def way(tf, model, folder, name):
-        model.save(str(folder / path), **kwargs)
-        return tf.keras.models.load_model(str(folder / path))
+def by_keras_file(tf, model, folder, name):
+    model.save(folder / "model.keras")
+    return tf.keras.models.load_model(folder / "model.keras")
 
-    return way
+
+def by_hdf5(tf, model, folder, name):
+    """Keras 3 loses the slots of every optimizer there."""
+    model.save(folder / "model.h5")
+    return tf.keras.models.load_model(folder / "model.h5")
+
+
+def by_saved_model(tf, model, folder, name):
+    """tf_keras loads the arguments of every optimizer and the state of none; the state lies in the SavedModel's checkpoint."""
+    model.save(folder / "saved", save_format="tf")
+    loaded = tf.keras.models.load_model(folder / "saved")
+    assert int(loaded.optimizer.iterations.numpy()) == 0
+    loaded.optimizer.build(loaded.trainable_variables)
+    tf.train.Checkpoint(loaded).restore(str(folder / "saved/variables/variables")).expect_partial()
+    return loaded
 
 
 WAYS = {
-    "keras": by_model("model.keras"),
-    "hdf5": by_model("model.h5"),
-    "saved_model": by_model("saved_model", save_format="tf"),
+    "keras": by_keras_file,
+    "hdf5": by_hdf5,
+    "saved_model": by_saved_model,
     "checkpoint": by_checkpoint,
     "weights": by_weights,
 }
 
 
-@pytest.mark.parametrize("way", [pytest.param(w, marks=only_tf_keras if w == "saved_model" else ()) for w in WAYS])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize("way", [pytest.param(w, marks=only_tf_keras if w in ("hdf5", "saved_model") else ()) for w in WAYS])
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_training_goes_on_as_if_never_saved(tf, tmp_path, name, way):
     whole, broken = fresh(tf, name), fresh(tf, name)

@@ -1,5 +1,6 @@
 """Moving averages of the two moments whose ratio is the gradient noise scale."""
 
+import math
 from collections.abc import Mapping
 
 from tf_simigrad.records import UpdateReport
@@ -33,10 +34,12 @@ def updated(average: Mapping[str, float], report: UpdateReport, decay: float = D
 
 
 def noise_scale(average: Mapping[str, float]) -> float | None:
-    """The noise scale in examples of the averages; None before a report, or while the averaged norm is not positive.
+    """The noise scale in examples of the averages; None before a report, infinite where the gradient is lost in noise.
 
-    The bias correction (division of both averages by ``weight``) cancels in the ratio.
+    It is lost where the averaged norm is not positive and the averaged trace is; where neither is, nothing is known. The bias
+    correction (division of both averages by ``weight``) cancels in the ratio.
     """
-    if average["weight"] == 0.0 or average["squared_gradient_norm"] <= 0.0:
-        return None
-    return average["noise_trace"] / average["squared_gradient_norm"]
+    norm, trace = average["squared_gradient_norm"], average["noise_trace"]
+    if norm > 0.0:
+        return trace / norm
+    return math.inf if trace > 0.0 else None

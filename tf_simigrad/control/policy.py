@@ -221,7 +221,7 @@ class NoiseScale(_TowardsTarget):
         memory = noise_average.updated(state.memory, report)
         state = replace(state, memory=memory)
         scale = noise_average.noise_scale(memory)
-        if scale is None:
+        if scale is None or math.isinf(scale):
             if memory["weight"] > 0:
                 _LOG.info(
                     "NoiseScale holds the batch size at %g examples: the averaged squared gradient norm is %.3g, which is "

@@ -21,10 +21,13 @@ def adascale(batch_size: int, reference_batch_size: int, noise_scale: float | No
     """AdaScale's gain: linear where noise dominates, 1 where it does not (Johnson et al., arXiv 2007.05105, eq. 4).
 
     With b the noise scale in examples, the variance of the gradient at the reference batch is b / reference in units of the
-    squared gradient norm, and ``gain = (b / reference + 1) / (b / batch + 1)``. 1 while the noise scale is unknown.
+    squared gradient norm, and ``gain = (b / reference + 1) / (b / batch + 1)``. 1 while the noise scale is unknown; linear
+    where it is infinite.
     """
     if noise_scale is None:
         return 1.0
+    if math.isinf(noise_scale):
+        return linear(batch_size, reference_batch_size, noise_scale)
     return (noise_scale / reference_batch_size + 1) / (noise_scale / batch_size + 1)
 
 
@@ -41,7 +44,8 @@ def resolve(rule: str | LearningRateRule) -> LearningRateRule:
 
     Args:
         rule: "sqrt", "linear", "adascale", "none", or ``rule(batch_size, reference_batch_size, noise_scale) -> multiplier``
-            (sizes and noise scale in examples; the noise scale is None while unknown).
+            (sizes and noise scale in examples; the noise scale is None while unknown, infinite while the gradient is
+            lost in noise).
 
     Returns:
         The callable.

@@ -42,7 +42,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             "all_pairs": the same expectation from the norms of all micro-gradients, with less noise; reads every
             micro-gradient once more.
         learning_rate_rule: "sqrt", "linear", "adascale", "none", or ``rule(batch_size, reference_batch_size, noise_scale) ->
-            multiplier`` (examples; the noise scale is an average up to the previous update, None while unknown).
+            multiplier`` (examples; the noise scale is an average up to the previous update, None while unknown,
+            infinite while the gradient is lost in noise).
         reference_batch_size: Batch size in examples that the optimizer's learning rate was tuned for. None: the first one.
         transform: A ``VRGD`` or a ``Transform`` of the mean gradient, or a sequence of them, applied in order.
         loss_fn: ``loss_fn(model, data)`` returns the mean loss of one micro-batch, or ``(mean_loss, weight)`` where the mean is
