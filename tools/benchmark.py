@@ -20,6 +20,8 @@ def parse_arguments(arguments):
     commands = parser.add_subparsers(dest="command", required=True)
     wire = commands.add_parser("wire", help="bytes per update that one replica sends, over those of a ring all-reduce")
     wire.add_argument("--elements", type=int, default=2**22, metavar="N", help="of the gradient, at least (default: 16 MiB)")
+    choices = ("none", "replicas", "micro_steps")
+    wire.add_argument("--vrgd", choices=choices, default="none", help="with VRGD over these groups (default: none)")
     wire.add_argument("--workers", action="store_true", help="real processes, counted by the loopback interface (Linux)")
     wire.add_argument("--updates", type=int, default=20, metavar="N", help="counted with --workers (default: 20)")
     overhead = commands.add_parser("overhead", help="time per example, over that of plain fit")
@@ -45,6 +47,8 @@ def check(args):
     for name, value in vars(args).items():
         if name in least and value < least[name]:
             raise ValueError(f"--{name} {value}: expected {least[name]} or more")
+    if args.command == "wire" and args.workers and args.vrgd != "none":
+        raise ValueError(f"--vrgd {args.vrgd}: counted in the traced graph only; leave out --workers")
     if args.command == "overhead":
         if args.examples % args.replicas:
             raise ValueError(f"--examples {args.examples}: expected a multiple of --replicas {args.replicas}")
@@ -76,7 +80,7 @@ def measure(args):
     if args.command == "wire":
         from tools import benchmark_wire
 
-        result = benchmark_wire.measure(strategy, args.elements)
+        result = benchmark_wire.measure(strategy, args.elements, args.vrgd)
     else:
         from tools import benchmark_overhead
 

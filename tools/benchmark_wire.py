@@ -34,11 +34,12 @@ class UpdateGraph(tf.keras.callbacks.Callback):
         self.adaptive, self.graph = adaptive, None
 
     def on_train_batch_end(self, batch, logs=None):
-        self.graph = update_graph(self.adaptive)
+        if len(self.adaptive.history) == 1 and self.graph is None:
+            self.graph = update_graph(self.adaptive)
 
 
-def measure(strategy, elements):
-    graph, variables = fit(strategy, elements)
+def measure(strategy, elements, vrgd="none"):
+    graph, variables = fit(strategy, elements, vrgd)
     messages = of_one_replica(collectives(graph), strategy.num_replicas_in_sync)
     gradient_elements = sum(math.prod(v.shape) for v in variables)
     sent, plain = sum(m.bytes for m in messages), plain_bytes(gradient_elements, strategy.num_replicas_in_sync)
@@ -47,6 +48,7 @@ def measure(strategy, elements):
         "bytes": sent,
         "plain_bytes": plain,
         "gradient_elements": gradient_elements,
+        "vrgd": vrgd,
         "operations": [m._asdict() for m in messages],
     }
 
@@ -56,12 +58,14 @@ def plain_bytes(gradient_elements, replicas):
     return 4 * SENT["CollectiveReduceV2"]((gradient_elements,), replicas)
 
 
-def fit(strategy, elements):
+def fit(strategy, elements, vrgd):
     """Two updates of a model whose gradient has at least so many elements, nearly all in one variable: graph, variables."""
     model, dataset = model_and_data(strategy, elements)
-    adaptive = sg.AdaptiveBatch(sg.FixedBatch(strategy.num_replicas_in_sync))
+    transform = None if vrgd == "none" else sg.VRGD(groups=vrgd)
+    micro_steps = 1 if transform is None else -(-transform.FEWEST_GROUPS // strategy.num_replicas_in_sync)
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(micro_steps * strategy.num_replicas_in_sync), transform=transform)
     update = UpdateGraph(adaptive)
-    model.fit(dataset, steps_per_epoch=2, shuffle=False, verbose=0, callbacks=[adaptive, update])
+    model.fit(dataset, steps_per_epoch=2 * micro_steps, shuffle=False, verbose=0, callbacks=[adaptive, update])
     return update.graph, model.trainable_variables
 
 

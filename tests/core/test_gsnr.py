@@ -38,7 +38,8 @@ def test_multipliers_against_numpy(tf, noise, gamma, upper):
 def test_sums_of_shards_add_up(tf):
     means, variances = moments(groups_of(6, 1.0))
     whole = gsnr.layer_sums([tf.constant(means[0], tf.float32)], [tf.constant(variances[0], tf.float32)])
-    parts = [gsnr.layer_sums([tf.constant(means[0][i], tf.float32)], [tf.constant(variances[0][i], tf.float32)]) for i in range(6)]
+    rows = [(tf.constant(m, tf.float32), tf.constant(v, tf.float32)) for m, v in zip(means[0], variances[0], strict=True)]
+    parts = [gsnr.layer_sums([m], [v]) for m, v in rows]
     np.testing.assert_allclose(np.sum(parts, axis=0), whole, rtol=1e-5)
     assert float(whole[0, 1]) == 30
 

@@ -56,12 +56,14 @@ def moments_of(gradients):
     return trace, mean @ mean - trace / count
 
 
-@pytest.mark.parametrize(("layers", "gain"), [((0, 1), 1.1440223454935758), ((0,), 1.1428571428571428), ((1,), 1.1471258476157762)])
+@pytest.mark.parametrize(
+    ("layers", "gain"), [((0, 1), 1.1440223454935758), ((0,), 1.1428571428571428), ((1,), 1.1471258476157762)]
+)
 def test_published_gains_of_two_layers(layers, gain):
     """Inputs and values: fairscale, tests/optim/test_single_node_adascale.py, test_add_param_group.
 
-    Two linear layers without anything between, loss = sum of the outputs, two micro-gradients against a batch of one. Computed in
-    float32 there.
+    Two linear layers without anything between, loss = sum of the outputs, two micro-gradients against a batch of one.
+    Computed in float32 there.
     """
     first, second = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     gradients = []

@@ -61,7 +61,10 @@ def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
 
     @tf.function
     def run(variables, counters):
-        return strategy.run(lambda v, c: reduction(reductions.Totals([v], c[None]), tf.constant(7.0))[:4], args=(variables, counters))
+        def one(v, c):
+            return reduction(reductions.Totals([v], c[None]), tf.constant(7.0))[:4]
+
+        return strategy.run(one, args=(variables, counters))
 
     arguments = (variables, distributed(list(counters)))
     means, moments, workers, fingerprints = run(*arguments)

@@ -26,7 +26,7 @@ def result(*arguments):
 @pytest.mark.parametrize("replicas", [2, 3, 5])
 def test_an_update_sends_what_a_ring_all_reduce_sends(replicas):
     found = result("wire", "--replicas", replicas)
-    assert set(found) == COMMON | {"bytes", "plain_bytes", "gradient_elements", "operations"}
+    assert set(found) == COMMON | {"bytes", "plain_bytes", "gradient_elements", "vrgd", "operations"}
     assert found["replicas"] == replicas
     # Biases and all: 4 inputs, two layers 2,048 wide, one output.
     assert found["gradient_elements"] == 5 * 2048 + 2049 * 2048 + 2049
@@ -34,6 +34,13 @@ def test_an_update_sends_what_a_ring_all_reduce_sends(replicas):
     assert found["bytes"] == sum(operation["bytes"] for operation in found["operations"])
     assert found["ratio"] == found["bytes"] / found["plain_bytes"]
     assert 1 <= found["ratio"] < 1.001
+
+
+@pytest.mark.parametrize(("replicas", "groups", "times"), [(4, "replicas", 1.0), (2, "micro_steps", 1.5)])
+def test_an_update_with_vrgd_sends_as_much_or_half_as_much_again(replicas, groups, times):
+    found = result("wire", "--replicas", replicas, "--vrgd", groups)
+    assert found["vrgd"] == groups
+    assert times <= found["ratio"] < times + 0.001
 
 
 @pytest.mark.skipif(not Path("/proc/net/dev").is_file(), reason="the counters of the interface are Linux's")
@@ -197,6 +204,7 @@ def fails(capsys, *arguments):
         (["wire", "--replicas", "two"], "invalid int value: 'two'"),
         (["wire", "--elements", 0], "--elements 0: expected 1 or more"),
         (["wire", "--workers", "--updates", 0], "--updates 0: expected 1 or more"),
+        (["wire", "--workers", "--vrgd", "replicas"], "--vrgd replicas: counted in the traced graph only"),
         (["wire", "--keras", "keras2"], "invalid choice: 'keras2'"),
         (["wire", "--blocks", 3], "unrecognized arguments: --blocks 3"),
         (["overhead", "--replicas", 0], "--replicas 0: expected 1 or more"),

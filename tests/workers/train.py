@@ -162,7 +162,8 @@ class Scenarios:
 
         data = tf.data.Dataset.from_tensor_slices(shares(self.replicas)[self.worker]).repeat().skip(done * steps * MICRO)
         data = sharded(data.batch(MICRO * self.replicas, drop_remainder=True), "OFF")
-        model.fit(data, steps_per_epoch=steps, initial_epoch=done, epochs=3, verbose=0, callbacks=[adaptive, checkpoint, Kill()])
+        callbacks = [adaptive, checkpoint, Kill()]
+        model.fit(data, steps_per_epoch=steps, initial_epoch=done, epochs=3, verbose=0, callbacks=callbacks)
         self.save_weights(name, model)
         if self.worker == 0:
             (self.folder / f"{name}.json").write_text(json.dumps({"updates": adaptive.history, "epochs_done": done}))

@@ -73,9 +73,14 @@ class OptimizerBase(keras.optimizers.Optimizer):
         """Called once with the paths of the variables that are to be trained."""
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Creates the slots: float32, 0, on the variable's device. Does nothing where they exist."""
+        """Creates the slots: float32, 0, on the variable's device. Does nothing where they exist.
+
+        Raises:
+            ValueError: If a variable belongs to another strategy than that of the scope.
+        """
         if self.built if KERAS_3 else getattr(self, "_built", False):
             return
+        self._check_scope(variables)
         super().build(variables)
         self._paths = tuple(variable_path(v) for v in variables)
         self._slots = [[self._new_slot(v, name) for name in self.slot_names] for v in variables]
@@ -121,10 +126,20 @@ class OptimizerBase(keras.optimizers.Optimizer):
             f"Pass patterns to its constructor: {type(self).__name__}(..., exclude_from_decay=[...])."
         )
 
+    def _check_scope(self, variables: Sequence[Any]) -> None:
+        """Slots made elsewhere would not be mirrored, and updated once per replica; so would Keras 3's count of steps."""
+        strategy = tf.distribute.get_strategy()
+        elsewhere = KERAS_3 and self._distribution_strategy is not strategy
+        if elsewhere or not all(strategy.extended.variable_created_in_scope(tf_variable(v)) for v in variables):
+            raise ValueError(
+                f"{type(self).__name__} and the variables that it is built for belong to different strategies. Make the model "
+                "and the optimizer, compile, load and build inside `with strategy.scope():`."
+            )
+
     def _new_slot(self, variable: Any, name: str) -> Any:
         """Not ``add_variable_from_reference``, whose slots have the dtype of the variable."""
-        with self._distribution_strategy.extended.colocate_vars_with(tf_variable(variable)):
-            name = f"{variable_path(variable).replace('/', '_')}_{name}"
+        name = f"{variable_path(variable).replace('/', '_')}_{name}"
+        with tf.distribute.get_strategy().extended.colocate_vars_with(tf_variable(variable)):
             return self.add_variable(shape=variable.shape, dtype="float32", initializer="zeros", name=name)
 
     def _index_of(self, variable: Any) -> int:

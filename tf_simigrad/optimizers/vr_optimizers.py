@@ -125,9 +125,10 @@ def vr_adam(
         gamma: Of ``VRGD``.
         upper: Of ``VRGD``.
         groups: Of ``VRGD``.
-        second_moment: "scaled": of ``p g``, as published, by which a steady p cancels. "raw": of g, so that p shortens the step;
-            half as many bytes again travel per update, and two more gradients are kept in memory.
-        **adam: ``beta_1``, ``beta_2``, ``epsilon`` (1e-8), ``weight_decay`` (decoupled), ``exclude_from_decay``, and Keras's own.
+        second_moment: "scaled": of ``p g``, as published, by which a steady p cancels. "raw": of g, so that p shortens the
+            step; half as many bytes again travel per update, and one more gradient is kept in memory.
+        **adam: ``beta_1``, ``beta_2``, ``epsilon`` (1e-8), ``weight_decay`` (decoupled), ``exclude_from_decay``, and
+            Keras's own.
 
     Returns:
         The optimizer for ``compile``, and the transform for ``AdaptiveBatch``.

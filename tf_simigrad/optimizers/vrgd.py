@@ -16,8 +16,8 @@ class VRGD:
     """Multiplies each element of the mean gradient by how sure the groups of the batch are of it.
 
     The batch is made of k groups, each with a mean gradient ``g_d``. Elementwise, with ``g`` their mean and ``s`` their biased
-    variance, ``r = g^2 / s``, divided by its mean in the layer (a variable), clipped to ``[gamma, upper]``; the optimizer gets
-    ``r g``. With ``ratio_momentum`` b the factor is the moving average ``p <- b p + (1 - b) r``, bias-corrected.
+    variance, ``r = g^2 / s``, divided by its mean in the layer (a variable), clipped to ``[gamma, upper]``; the optimizer
+    gets ``r g``. With ``ratio_momentum`` b the factor is the moving average ``p <- b p + (1 - b) r``, corrected for its start.
 
     It goes with every optimizer: pass it as ``AdaptiveBatch(transform=...)``, before other transforms. The similarity is that of
     the gradient before it; the optimizer's clipping acts after it. Elements whose gradient is 0 (rows of an embedding that no
