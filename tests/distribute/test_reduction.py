@@ -235,6 +235,8 @@ def test_the_reduction_fits_the_replicas(strategies, replicas, needs_groups, kin
 class Probe:
     """Halves the gradient, and reports what it was given: groups, whether it is usable, the sum of all variances."""
 
+    keeps_raw = False
+
     def __init__(self, tf, groups):
         self.tf, self.groups = tf, groups
 

@@ -54,7 +54,9 @@ FAMILY = {
     "lars": _LARS,
     "lars_nesterov": replace(
         _LARS,
-        arguments={"trust_coefficient": 0.02, "nesterov": True, "momentum": 0.8, "epsilon": 0.01, "trust_ratio_bounds": (0.01, 0.03)},
+        arguments={
+            "trust_coefficient": 0.02, "nesterov": True, "momentum": 0.8, "epsilon": 0.01, "trust_ratio_bounds": (0.01, 0.03),
+        },
         oracle_arguments={"trust": 0.02, "nesterov": True, "momentum": 0.8, "epsilon": 0.01, "bounds": (0.01, 0.03)},
     ),
     "lamb": _LAMB,

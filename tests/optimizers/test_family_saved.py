@@ -1,4 +1,4 @@
-"""LARS, LAMB and Adam saved and loaded in every way there is: the arguments return, and training goes on with the same steps."""
+"""LARS, LAMB and Adam saved and loaded in every way there is: the arguments return, training goes on with the same steps."""
 
 import subprocess
 import sys
@@ -153,6 +153,7 @@ def test_a_new_process_finds_the_class_once_it_is_named(tf, tmp_path):
     model = fresh(tf, "lamb")
     path = tmp_path / "model.keras"
     model.save(path)
-    source = f"import tensorflow as tf, tf_simigrad as sg; sg.LAMB; print(type(tf.keras.models.load_model({str(path)!r}).optimizer))"
+    load = f"print(type(tf.keras.models.load_model({str(path)!r}).optimizer))"
+    source = f"import tensorflow as tf, tf_simigrad as sg; sg.LAMB; {load}"
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
     assert "LAMB" in result.stdout, result.stderr[-2000:]

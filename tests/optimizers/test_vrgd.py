@@ -104,6 +104,27 @@ def test_the_five_optimizers_against_numpy(tf, strategies, tape, name, replicas,
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("name", ["adam", "lamb"])
+def test_the_second_moment_of_the_raw_gradient(tf, strategies, tape, name, replicas):
+    make, rate, decay = OPTIMIZERS[name]
+    pair = within(strategies(replicas), make, second_moment="raw")
+    before, model, *_ = fitted(tf, strategies(replicas), pair, 8 // replicas)
+    rows = in_groups(replicas, 8 // replicas, "micro_steps")
+    expected = by_numpy(tape, name, before, rows, decay, rate, raw_second=True)
+    for got, right, scaled in zip(model.get_weights(), expected, by_numpy(tape, name, before, rows, decay, rate), strict=True):
+        np.testing.assert_allclose(got, right, rtol=0, atol=1e-5)
+        assert np.abs(right - scaled).max() > 1e-3
+
+
+def test_half_of_a_pair_is_refused(tf, strategies):
+    model = network(tf, sg.vr_adam(0.01, second_moment="raw")[0].__class__(0.01), strategies(1))
+    with pytest.raises(ValueError, match="has lost its VRGD"):
+        cases.fit(model, cases.arrays(8), batch_size=8)
+    with pytest.raises(ValueError, match="second_moment='own' is not known. Pass one of 'scaled', 'raw'"):
+        sg.vr_lamb(0.01, second_moment="own")
+
+
 @pytest.mark.parametrize("name", ["momentum", "lamb"])
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_gamma_1_is_the_base_optimizer(tf, strategies, name, replicas):

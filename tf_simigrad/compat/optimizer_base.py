@@ -24,6 +24,7 @@ class VariableStep(NamedTuple):
     """What one step of an optimizer does to one variable is a function of this.
 
     Attributes:
+        place: Index of the variable among the trainable ones.
         path: The variable's path, "dense/kernel".
         weight: Its value, float32.
         gradient: Its gradient, reduced and clipped; dense, float32.
@@ -32,6 +33,7 @@ class VariableStep(NamedTuple):
         number: Which step it is, from 1; float32 scalar.
     """
 
+    place: int
     path: str
     weight: tf.Tensor
     gradient: tf.Tensor
@@ -94,6 +96,7 @@ class OptimizerBase(keras.optimizers.Optimizer):
         slots = [tf_variable(slot) for slot in self._slots[index]]
         rate = self.learning_rate if learning_rate is None else learning_rate
         at = VariableStep(
+            place=index,
             path=self._paths[index],
             weight=tf.cast(variable, tf.float32),
             gradient=_dense(gradient, variable.shape),
@@ -109,7 +112,7 @@ class OptimizerBase(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """All arguments, by name."""
-        config = super().get_config()
+        config = {name: value for name, value in super().get_config().items() if name != "weight_decay"}
         if not KERAS_3:
             rate = self._serialize_hyperparameter(self._learning_rate)
             config["learning_rate"] = rate if isinstance(rate, dict) else float(rate)

@@ -59,9 +59,15 @@ class Adapt(Protocol):
 
     Attributes:
         groups: "micro_steps" or "replicas": over whose gradients ``Shards.variances`` are.
+        keeps_raw: Whether the mean gradients are gathered as they were before, too.
     """
 
     groups: str
+    keeps_raw: bool
+
+    def keep_raw(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Takes the mean gradients as they were before, where ``keeps_raw``. Replica context."""
+        ...
 
     def report_size(self, variables: int) -> int:
         """How many numbers are reported for so many variables."""
@@ -144,6 +150,8 @@ class LocalReduction:
             squares = [tf.reshape(s, [-1]) / whole[1] for s in totals.squares]
             shards = Shards(flat, _variances(squares, flat), whole[3], tf.math.is_finite(moments.squared_norm))
             adapted, report = self._needs.adapt.adapted(shards, tf.identity)
+            if self._needs.adapt.keeps_raw:
+                self._needs.adapt.keep_raw(means)
             means = [tf.reshape(piece, mean.shape) for piece, mean in zip(adapted, means, strict=True)]
         by_variable = _moments(products, weights, whole) if self._needs.by_variable else None
         return Reduced(means, moments, micro_steps[None], whole[-1:], by_variable, report)
@@ -188,6 +196,9 @@ class AllToAllReduction:
         def total(vector: tf.Tensor) -> tf.Tensor:
             return self._collectives.sum(vector, next(keys))
 
+        def gathered(vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+            return [tf.reshape(self._collectives.gather(v, next(keys)), [self._count, -1]) for v in vectors]
+
         rows = exchanged(totals.sums[0])
         squares = [tf.reduce_sum(s, axis=0) for s in exchanged(totals.squares)] if totals.squares else []
         group_a = [tf.reduce_sum(r[: self._in_group_a], axis=0) for r in rows]
@@ -198,10 +209,11 @@ class AllToAllReduction:
         if self._needs.adapt is not None:
             shards = self._shards(packing, rows, squares, means, said, tf.math.is_finite(moments.squared_norm))
             pieces, report = self._needs.adapt.adapted(shards, total)
+            if self._needs.adapt.keeps_raw:
+                self._needs.adapt.keep_raw(packing.unpacked(gathered(means)))
             means = packing.joined(pieces)
-        gathered = [tf.reshape(self._collectives.gather(m, next(keys)), [self._count, -1]) for m in means]
         by_variable = _moments(said.products, said.weights, said.counters) if self._needs.by_variable else None
-        return Reduced(packing.unpacked(gathered), moments, said.micro_steps, said.fingerprints, by_variable, report)
+        return Reduced(packing.unpacked(gathered(means)), moments, said.micro_steps, said.fingerprints, by_variable, report)
 
     def _shards(
         self,

@@ -91,11 +91,15 @@ class Adam(OptimizerBase):
     def direction(self, at: VariableStep) -> tuple[tf.Tensor, Sequence[tf.Tensor]]:
         """The step before the learning rate, decay included, and the new moments."""
         first = moving_average(at.slots[0], at.gradient, self.beta_1)
-        second = moving_average(at.slots[1], tf.square(at.gradient), self.beta_2)
+        second = moving_average(at.slots[1], tf.square(self.gradient_to_square(at)), self.beta_2)
         mean = without_bias(first, self.beta_1, at.number)
         mean_square = without_bias(second, self.beta_2, at.number)
         decay = 0.0 if self.not_decayed.match(at.path) else self.decay
         return mean / (tf.sqrt(mean_square) + self.epsilon) + decay * at.weight, (first, second)
+
+    def gradient_to_square(self, at: VariableStep) -> tf.Tensor:
+        """The gradient that the second moment is of: that of the step."""
+        return at.gradient
 
     def hyperparameters(self) -> dict[str, Any]:
         """The arguments beside the learning rate and Keras's own."""

@@ -1,8 +1,12 @@
 """The VR optimizers of the VRGD paper, each as an optimizer and the transform that makes it one."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from tf_simigrad.compat.keras_private import keras
+from tf_simigrad.compat.optimizer_base import VariableStep, serializable
 from tf_simigrad.optimizers.adam import Adam
 from tf_simigrad.optimizers.lamb import LAMB
 from tf_simigrad.optimizers.lars import LARS
@@ -10,9 +14,37 @@ from tf_simigrad.optimizers.transforms import L2, Transform
 from tf_simigrad.optimizers.vrgd import VRGD
 
 RATIO_MOMENTUM = 0.9
-SECOND_MOMENTS = ("scaled", "raw")
 
 Pair = tuple[Any, VRGD | list[VRGD | Transform]]
+
+
+class _SquaresRawGradients(Adam):
+    """The second moment is that of the mean gradient as it was before VRGD."""
+
+    vrgd: VRGD | None = None
+
+    def gradient_to_square(self, at: VariableStep) -> tf.Tensor:
+        """The gradient before VRGD, which that has kept.
+
+        Raises:
+            ValueError: If the optimizer was loaded by itself: it is one half of a pair.
+        """
+        if self.vrgd is None:
+            raise ValueError(
+                f"{type(self).__name__} has lost its VRGD, without which it does not know the gradient to square. "
+                "Make both anew (vr_adam or vr_lamb, second_moment='raw'), compile with the optimizer, and load the weights."
+            )
+        return self.vrgd.raw_gradient(at.place)
+
+
+@serializable
+class RawAdam(_SquaresRawGradients):
+    """Of ``vr_adam(second_moment="raw")``."""
+
+
+@serializable
+class RawLAMB(_SquaresRawGradients, LAMB):
+    """Of ``vr_lamb(second_moment="raw")``."""
 
 
 def vr_sgd(learning_rate: Any, gamma: float = 0.1, upper: float = 1.0, groups: str = "micro_steps") -> Pair:
@@ -146,7 +178,8 @@ def vr_adam(
     References:
         Jiang et al., arXiv 2309.13681, section 4.
     """
-    return _with_momentum(Adam(learning_rate, **adam), gamma, upper, groups, second_moment)
+    kind = {"scaled": Adam, "raw": RawAdam}
+    return _with_momentum(kind, second_moment, learning_rate, adam, VRGD(gamma, upper, RATIO_MOMENTUM, groups))
 
 
 def vr_lamb(
@@ -183,13 +216,15 @@ def vr_lamb(
     References:
         Jiang et al., arXiv 2309.13681, section 4.
     """
-    return _with_momentum(LAMB(learning_rate, **lamb), gamma, upper, groups, second_moment)
+    kind = {"scaled": LAMB, "raw": RawLAMB}
+    return _with_momentum(kind, second_moment, learning_rate, lamb, VRGD(gamma, upper, RATIO_MOMENTUM, groups))
 
 
-def _with_momentum(optimizer: Adam, gamma: float, upper: float, groups: str, second_moment: str) -> Pair:
-    if second_moment not in SECOND_MOMENTS:
-        raise ValueError(f"second_moment={second_moment!r} is not known. Pass one of {', '.join(map(repr, SECOND_MOMENTS))}.")
-    vrgd = VRGD(gamma, upper, RATIO_MOMENTUM, groups)
-    if second_moment == "raw":
-        optimizer.square_gradients_of(vrgd)
+def _with_momentum(kinds: Mapping[str, type], second_moment: str, learning_rate: Any, arguments: dict, vrgd: VRGD) -> Pair:
+    if second_moment not in kinds:
+        raise ValueError(f"second_moment={second_moment!r} is not known. Pass one of {', '.join(map(repr, kinds))}.")
+    optimizer = kinds[second_moment](learning_rate, **arguments)
+    if isinstance(optimizer, _SquaresRawGradients):
+        optimizer.vrgd = vrgd
+        vrgd.keeps_raw = True
     return optimizer, vrgd

@@ -17,9 +17,9 @@ class VRGD:
 
     The batch is made of k groups, each with a mean gradient ``g_d``. Elementwise, with ``g`` their mean and ``s`` their biased
     variance, ``r = g^2 / s``, divided by its mean in the layer (a variable), clipped to ``[gamma, upper]``; the optimizer
-    gets ``r g``. With ``ratio_momentum`` b the factor is the moving average ``p <- b p + (1 - b) r``, corrected for its start.
+    gets ``r g``. With ``ratio_momentum`` b the factor is the moving average ``p <- b p + (1 - b) r``, unbiased.
 
-    It goes with every optimizer: pass it as ``AdaptiveBatch(transform=...)``, before other transforms. The similarity is that of
+    It goes with every optimizer: pass it as ``AdaptiveBatch(transform=...)``, before others. The similarity is that of
     the gradient before it; the optimizer's clipping acts after it. Elements whose gradient is 0 (rows of an embedding that no
     example touched) are left out of the layer's mean. With fewer than 4 groups the ratio has no finite mean: the plan's minimum
     is raised to 4, and an update that is shorter (the flush at the end of training) is left unscaled. The ratio can only shrink
@@ -71,6 +71,8 @@ class VRGD:
         self.upper = float(upper)
         self.ratio_momentum = float(ratio_momentum)
         self.groups = groups
+        self.keeps_raw = False
+        self._raw: list[Any] = []
         self._averages: list[Any] = []
         self._updates: Any = None
 
@@ -79,16 +81,33 @@ class VRGD:
         """State of each replica: the moving averages of its shards, and the number of updates that they are over."""
         return [*self._averages, self._updates] if self.ratio_momentum else []
 
-    def build(self, sizes: Sequence[int], make_variable: Callable[[Sequence[int], str], Any]) -> None:
+    def build(
+        self,
+        sizes: Sequence[int],
+        shapes: Sequence[tf.TensorShape],
+        make_variable: Callable[[Sequence[int], str], Any],
+    ) -> None:
         """Makes the state anew.
 
         Args:
             sizes: Elements of one replica's shard of each variable.
+            shapes: Of the variables.
             make_variable: ``make_variable(shape, name)``: float32 zeros of which every replica has its own.
         """
         if self.ratio_momentum:
             self._averages = [make_variable([size], "vrgd_ratio") for size in sizes]
             self._updates = make_variable([], "vrgd_updates")
+        if self.keeps_raw:
+            self._raw = [make_variable(shape, "raw_gradient") for shape in shapes]
+
+    def keep_raw(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Keeps the mean gradients as they were before, for an optimizer that asks for them. Replica context."""
+        for variable, gradient in zip(self._raw, gradients, strict=True):
+            variable.assign(gradient)
+
+    def raw_gradient(self, index: int) -> tf.Tensor:
+        """What was kept of the variable at that place: the mean gradient before VRGD, float32. Where a variable is updated."""
+        return self._raw[index].value()
 
     def report_size(self, variables: int) -> int:
         """Length of what ``adapted`` reports for so many variables."""

@@ -75,7 +75,8 @@ def assemble(
             transform.build(variables)
         forward = Forward(model, variables, replicas.count, loss_fn)
     if vrgd is not None:
-        vrgd.build(reduction.shard_sizes([v.shape for v in variables]), replicas.per_replica_variable)
+        shapes = [v.shape for v in variables]
+        vrgd.build(reduction.shard_sizes(shapes), shapes, replicas.per_replica_variable)
     with_squares = vrgd is not None and vrgd.groups == "micro_steps"
     accumulator = Accumulator(replicas, variables, reduction.slots, with_squares)
     update = Update(model, variables, replicas, accumulator, reduction, needs, STATISTICS[statistic], after)
