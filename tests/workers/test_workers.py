@@ -24,7 +24,7 @@ def launch(folder, *scenarios, workers=2, grace=60):
 def trained(request, tf, tmp_path_factory):
     """Number of workers, the folder of their results, and what they printed."""
     folder = tmp_path_factory.mktemp("workers")
-    finished = launch(folder, "plain", "execution", "uneven", "shared", "parting", "whole", workers=request.param)
+    finished = launch(folder, "plain", "execution", "uneven", "shared", "parting", "vrgd", "whole", workers=request.param)
     assert finished.returncode == 0, finished.stdout[-3000:]
     return request.param, folder, finished.stdout
 
@@ -43,10 +43,10 @@ def assert_weights(left, right):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
-def in_one_process(tf, strategy, workers, **compile_arguments):
+def in_one_process(tf, strategy, workers, adaptive=None, **arguments):
     """The same training on one process with as many replicas: history, logs, model."""
-    model = train.model_under(strategy, **compile_arguments)
-    adaptive = sg.AdaptiveBatch(train.policy(workers))
+    model = train.model_under(strategy, **arguments)
+    adaptive = adaptive or sg.AdaptiveBatch(train.policy(workers))
     data = tf.data.Dataset.from_tensor_slices(cases.arrays(train.COUNT)).batch(train.MICRO * workers, drop_remainder=True)
     logs = model.fit(data, epochs=train.EPOCHS, verbose=0, callbacks=[adaptive], validation_data=train.validation()).history
     return adaptive.history, logs, model
@@ -80,6 +80,19 @@ def test_several_elements_per_call(tf, strategies, trained):
     history, _, model = in_one_process(tf, strategies(workers), workers, steps_per_execution=3)
     got, values = results(folder, "execution")
     assert_updates(got["updates"], history)
+    assert_weights(values, model.get_weights())
+
+
+def test_vrgd_over_workers(tf, strategies, trained):
+    workers, folder, _ = trained
+    policy = sg.FixedBatch(4 * train.MICRO * workers)
+    adaptive = sg.AdaptiveBatch(policy, transform=sg.VRGD(ratio_momentum=0.9))
+    history, logs, model = in_one_process(
+        tf, strategies(workers), workers, adaptive, normalised=False, optimizer=train.vr_adam
+    )
+    got, values = results(folder, "vrgd")
+    assert_updates(got["updates"], history)
+    assert got["logs"]["vrgd_multiplier"] == pytest.approx(logs["vrgd_multiplier"], rel=1e-5)
     assert_weights(values, model.get_weights())
 
 

@@ -25,7 +25,15 @@ def policy(replicas):
     return Cycle(tuple(MICRO * replicas * steps for steps in (1, 3, 2)))
 
 
-def model_under(strategy, normalised=True, **compile_arguments):
+def vr_adam():
+    return sg.vr_adam(0.01)[0]
+
+
+def momentum():
+    return tf.keras.optimizers.SGD(0.1, momentum=0.9)
+
+
+def model_under(strategy, normalised=True, optimizer=momentum, **compile_arguments):
     """A network with BatchNormalization, whose moving statistics differ between replicas; or without."""
     with strategy.scope():
         tf.keras.utils.set_random_seed(7)
@@ -33,8 +41,7 @@ def model_under(strategy, normalised=True, **compile_arguments):
         between = [layers.BatchNormalization(momentum=0.5)] if normalised else []
         model = tf.keras.Sequential([tf.keras.Input((cases.FEATURES,)), layers.Dense(8, activation="tanh"), *between,
                                      layers.Dense(cases.CLASSES)])  # fmt: skip
-        optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)
-        model.compile(optimizer, cases.cross_entropy(tf.keras), metrics=["accuracy"], **compile_arguments)
+        model.compile(optimizer(), cases.cross_entropy(tf.keras), metrics=["accuracy"], **compile_arguments)
     return model
 
 
@@ -113,6 +120,12 @@ class Scenarios:
         model = model_under(self.strategy, normalised=False)
         self.fit("shared", model, sg.FixedBatch(MICRO * self.replicas), sharded(data, "OFF"), steps_per_epoch=6)
 
+    def vrgd(self):
+        """VR-Adam, whose averages live in shards."""
+        model = model_under(self.strategy, normalised=False, optimizer=vr_adam)
+        adaptive = sg.AdaptiveBatch(sg.FixedBatch(4 * MICRO * self.replicas), transform=sg.VRGD(ratio_momentum=0.9))
+        self.fit("vrgd", model, adaptive, self.repeated(), steps_per_epoch=self.steps())
+
     def parting(self):
         """Workers that would take different numbers of steps."""
         try:
@@ -148,7 +161,8 @@ class Scenarios:
 
     def _resumable(self, name, kill_at=None):
         """10 elements an epoch: the second leaves a micro-step behind."""
-        model, adaptive, steps = model_under(self.strategy), sg.AdaptiveBatch(policy(self.replicas)), 10
+        adaptive = sg.AdaptiveBatch(policy(self.replicas), transform=sg.VRGD(ratio_momentum=0.9))
+        model, steps = model_under(self.strategy), 10
         checkpoint = sg.EpochCheckpoint(self.folder / f"checkpoints-{name}", adaptive)
         done, worker = checkpoint.restore(model), self.worker
 
