@@ -172,7 +172,7 @@ def test_the_multiplier_uses_the_average_up_to_the_previous_update():
         loop.observe([report(squared_norm=norm, trace=trace)])
     loop.multiplier(200)
     second = oracles.moving_average([100.0, 900.0], 0.95) / oracles.moving_average([1.0, 3.0], 0.95)
-    assert seen == [(200, 100, None), (200, 100, 100.0), (200, 100, pytest.approx(second)), (200, 100, None)]
+    assert seen == [(200, 100, None), (200, 100, 100.0), (200, 100, pytest.approx(second)), (200, 100, math.inf)]
 
 
 def test_the_rules_return_is_checked():
@@ -237,6 +237,15 @@ def test_an_infeasible_unit_is_an_error():
         planned(Recorder(), unit=10_001)
     with pytest.raises(ValueError, match="max_batch_size=10000 is too small: .* 2 micro-steps"):
         planned(Recorder(), unit=5001, min_micro_steps=2)
+
+
+def test_what_raises_the_minimum_is_said(caplog):
+    loop = ControlLoop(Recorder(), lr_rules.sqrt, None)
+    loop.start(4, "of the reason")
+    with caplog.at_level(logging.INFO, logger="tf_simigrad"):
+        loop.set_unit(50)
+    assert "No update has fewer than 200 examples, because of the reason." in caplog.text
+    assert "(of the reason)" in caplog.text and loop.plan.batch_size == 200
 
 
 @pytest.mark.parametrize(("unit", "warned"), [(100, False), (50, False), (64, True)])

@@ -140,6 +140,9 @@ class ControlLoop:
         self._replan()
         if self.state.reference_batch_size is None:
             self.state.reference_batch_size = self.plan.batch_size
+        least = self._min_micro_steps * unit_examples
+        if self._reason and self.policy.min_batch_size < least:
+            _LOG.info("No update has fewer than %d examples, because %s.", least, self._reason)
         wanted, planned = self.state.policy.wanted_batch_size, self.plan.batch_size
         if wanted != planned and not self.state.history:
             _LOG.warning(
