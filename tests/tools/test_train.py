@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MIRRORED = ("--strategy", "mirrored", "--devices", "2")
 SMALL = ("--set", "epochs=6", "--set", "deterministic=true")
 NUMBERS = ("accuracy", "best_accuracy", "updates", "examples_seen", "mean_batch_size", "max_batch_size", "batch_changes")
-SUMMARY = {*NUMBERS, "skipped_updates", "discarded_examples", "traces", "seconds", "keras", "strategy", "replicas", "versions"}
+SUMMARY = {*NUMBERS, "skipped_updates", "discarded_examples", "traces", "seconds", "keras", "strategy", "replicas", "versions",
+           "workers", "vrgd_multiplier"}  # fmt: skip
 FILES = {"config.json", "history.csv", "epochs.csv", "summary.json", "training.png", "serving_check.npz"}
 
 
@@ -113,6 +114,28 @@ def test_one_replica_two_updates_then_more(tmp_path):
     assert " 0 epochs done" in run(*fixed, "--set", "max_updates=3", "--set", "epochs=20", "--resume")
     assert history.read_history(tmp_path / "history.csv")[:2] == two
     assert summary(tmp_path)["updates"] == 3
+
+
+def test_workers_write_one_run_the_same_as_that_of_replicas(finished, tmp_path):
+    worker = [*command("--strategy", "multiworker", *SMALL, "--output", tmp_path)]
+    launch = [sys.executable, "-m", "tools.launch", "--workers", "2", "--", *worker]
+    done = subprocess.run(launch, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert {path.name for path in tmp_path.iterdir()} == FILES | {"saved_model", "checkpoints"}
+    assert done.stdout.count("elements of 64 examples an epoch") == 1, "one of them speaks"
+    found = summary(tmp_path)
+    assert (found["strategy"], found["workers"], found["replicas"]) == ("multiworker", 2, 2)
+    left, right = (history.read_history(folder / "history.csv") for folder in (tmp_path, finished))
+    assert [r[:3] for r in left] == [r[:3] for r in right]
+    assert [r.similarity for r in left] == pytest.approx([r.similarity for r in right], abs=1e-4)
+    assert found["accuracy"] == summary(finished)["accuracy"]
+
+
+def test_lars_with_vrgd(tmp_path):
+    settings = ("optimizer=lars", "learning_rate=5", "vrgd_gamma=0.1", "policy=FixedBatch(batch_size=256)", "epochs=2")
+    run(*(argument for setting in settings for argument in ("--set", setting)), "--output", tmp_path)
+    assert 0.1 < summary(tmp_path)["vrgd_multiplier"] < 1
+    assert history.read_epochs(tmp_path / "epochs.csv")[-1]["vrgd_groups"] >= 4
 
 
 def fails(capsys, *arguments):

@@ -88,7 +88,7 @@ def test_vrgd_over_workers(tf, strategies, trained):
     policy = sg.FixedBatch(4 * train.MICRO * workers)
     adaptive = sg.AdaptiveBatch(policy, transform=sg.VRGD(ratio_momentum=0.9))
     history, logs, model = in_one_process(
-        tf, strategies(workers), workers, adaptive, normalised=False, optimizer=train.vr_adam
+        tf, strategies(workers), workers, adaptive, normalised=False, optimizer=train.vr_lamb
     )
     got, values = results(folder, "vrgd")
     assert_updates(got["updates"], history)

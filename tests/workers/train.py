@@ -25,8 +25,8 @@ def policy(replicas):
     return Cycle(tuple(MICRO * replicas * steps for steps in (1, 3, 2)))
 
 
-def vr_adam():
-    return sg.vr_adam(0.01)[0]
+def vr_lamb():
+    return sg.vr_lamb(0.01)[0]
 
 
 def momentum():
@@ -121,8 +121,8 @@ class Scenarios:
         self.fit("shared", model, sg.FixedBatch(MICRO * self.replicas), sharded(data, "OFF"), steps_per_epoch=6)
 
     def vrgd(self):
-        """VR-Adam, whose averages live in shards."""
-        model = model_under(self.strategy, normalised=False, optimizer=vr_adam)
+        """VR-LAMB, whose averages live in shards."""
+        model = model_under(self.strategy, normalised=False, optimizer=vr_lamb)
         adaptive = sg.AdaptiveBatch(sg.FixedBatch(4 * MICRO * self.replicas), transform=sg.VRGD(ratio_momentum=0.9))
         self.fit("vrgd", model, adaptive, self.repeated(), steps_per_epoch=self.steps())
 
