@@ -8,6 +8,7 @@ import pytest
 
 from tf_simigrad.distribute import packing
 from tf_simigrad.distribute import reduction as reductions
+from tf_simigrad.distribute.reduction_records import Needs, Totals
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.records import Moments
 
@@ -51,7 +52,7 @@ def expected_moments(sums, counters, in_group_a):
 
 def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
     """What each replica gets: [replica](means, moments), and the traced function."""
-    reduction = reductions.AllToAllReduction(Replicas(strategy), reductions.Needs(), timeout)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), Needs(), timeout)
 
     def distributed(values):
         return strategy.experimental_distribute_values_from_function(
@@ -62,7 +63,7 @@ def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
     @tf.function
     def run(variables, counters):
         def one(v, c):
-            return reduction(reductions.Totals([v], c[None]), tf.constant(7.0))[:4]
+            return reduction(Totals([v], c[None]), tf.constant(7.0))[:4]
 
         return strategy.run(one, args=(variables, counters))
 
@@ -160,7 +161,7 @@ def test_no_more_travels_than_in_a_plain_all_reduce(tf, strategies, replicas):
 def test_average_over_the_replicas(tf, strategies, replicas, synchronization, aggregation):
     """Of moving statistics, alone and after a reduction in the same function, as often as it is called."""
     strategy = strategies(replicas)
-    reduction = reductions.AllToAllReduction(Replicas(strategy), reductions.Needs(), TIMEOUT_SECONDS)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), Needs(), TIMEOUT_SECONDS)
     factors, shapes = (1.0, 10.0, 100.0), ((), (3,), (2, 2))
     with strategy.scope():
         variables = [tf.Variable(tf.zeros(shape), trainable=False, aggregation=tf.VariableAggregation[aggregation],
@@ -171,7 +172,7 @@ def test_average_over_the_replicas(tf, strategies, replicas, synchronization, ag
         def one():
             rank = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
             if reduce:
-                reduction(reductions.Totals([[tf.ones(4)]], tf.ones((1, 5))), tf.constant(1.0))
+                reduction(Totals([[tf.ones(4)]], tf.ones((1, 5))), tf.constant(1.0))
             for variable, shape, factor in zip(variables, shapes, factors, strict=True):
                 variable.assign(tf.fill(shape, factor * (start + rank)))
             reduction.average(variables)
@@ -188,17 +189,17 @@ def test_average_over_the_replicas(tf, strategies, replicas, synchronization, ag
 
 def test_the_average_over_one_replica_is_itself(tf):
     variable = tf.Variable([1.0, 2.0])
-    reductions.LocalReduction(reductions.Needs(two_groups=True)).average([variable])
+    reductions.LocalReduction(Needs(two_groups=True)).average([variable])
     np.testing.assert_array_equal(variable, [1.0, 2.0])
 
 
 @pytest.mark.parametrize("weights", [[3.0, 1.5], [0.0, 2.0], [2.0, 0.0]], ids=str)
 def test_two_slots_are_the_groups_of_one_replica(tf, weights):
-    reduction = reductions.LocalReduction(reductions.Needs(two_groups=True))
+    reduction = reductions.LocalReduction(Needs(two_groups=True))
     assert reduction.slots == 2
     sums = [[g * (w > 0) for g in s] for s, w in zip(random_sums(2), weights, strict=True)]
     counters = counters_of(weights)
-    totals = reductions.Totals([[tf.constant(g) for g in s] for s in sums], tf.constant(counters))
+    totals = Totals([[tf.constant(g) for g in s] for s in sums], tf.constant(counters))
     means, moments, workers, fingerprints = reduction(totals, tf.constant(7.0))[:4]
     assert workers.numpy().tolist() == [7.0] and fingerprints.numpy().tolist() == [30.0 + 31.0]
     whole, expected = expected_moments(sums, counters, in_group_a=1)
@@ -208,10 +209,10 @@ def test_two_slots_are_the_groups_of_one_replica(tf, weights):
 
 
 def test_one_slot_knows_no_groups(tf):
-    reduction = reductions.LocalReduction(reductions.Needs(two_groups=False))
+    reduction = reductions.LocalReduction(Needs(two_groups=False))
     assert reduction.slots == 1
     (sums,), counters = random_sums(1), counters_of([4.0])
-    totals = reductions.Totals([[tf.constant(g) for g in sums]], tf.constant(counters))
+    totals = Totals([[tf.constant(g) for g in sums]], tf.constant(counters))
     means, moments, *_ = reduction(totals, tf.constant(1.0))
     vector = flat(sums) / 4.0
     np.testing.assert_allclose(flat(means), vector, **MEAN)
@@ -228,7 +229,7 @@ def test_one_slot_knows_no_groups(tf):
      (2, False, "AllToAllReduction", 1)],
 )  # fmt: skip
 def test_the_reduction_fits_the_replicas(strategies, replicas, needs_groups, kind, slots):
-    reduction = reductions.reduction_for(Replicas(strategies(replicas)), reductions.Needs(needs_groups))
+    reduction = reductions.reduction_for(Replicas(strategies(replicas)), Needs(needs_groups))
     assert (type(reduction).__name__, reduction.slots) == (kind, slots)
 
 
@@ -257,7 +258,7 @@ def test_what_acts_on_shards_sees_mean_and_variance_of_the_groups(tf, strategies
     sums = [[g * (w > 0) for g in s] for s, w in zip(random_sums(count), weights, strict=True)]
     squares = [[np.abs(g) * 3 + w for g in s] for s, w in zip(random_sums(count, seed=5), weights, strict=True)]
     counters = counters_of(weights)
-    reduction = reductions.AllToAllReduction(Replicas(strategy), reductions.Needs(adapt=Probe(tf, groups)), TIMEOUT_SECONDS)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), Needs(adapt=Probe(tf, groups)), TIMEOUT_SECONDS)
 
     def distributed(values):
         return strategy.experimental_distribute_values_from_function(
@@ -266,7 +267,7 @@ def test_what_acts_on_shards_sees_mean_and_variance_of_the_groups(tf, strategies
     @tf.function
     def run(sums, squares, counters):
         def one(sums, squares, counters):
-            totals = reductions.Totals([sums], counters[None], squares if groups == "micro_steps" else ())
+            totals = Totals([sums], counters[None], squares if groups == "micro_steps" else ())
             reduced = reduction(totals, tf.constant(2.0))
             return reduced.gradients, reduced.adapted
 
@@ -296,7 +297,7 @@ def test_what_acts_on_shards_sees_mean_and_variance_of_the_groups(tf, strategies
 def test_moments_of_each_variable(tf, strategies, replicas):
     strategy, shapes = strategies(replicas), [(7,), (3, 5), (0, 2), (1,)]
     sums, counters = random_sums(replicas, shapes), counters_of([1.0, 2.0, 0.5, 3.0, 1.5][:replicas])
-    reduction = reductions.AllToAllReduction(Replicas(strategy), reductions.Needs(by_variable=True), TIMEOUT_SECONDS)
+    reduction = reductions.AllToAllReduction(Replicas(strategy), Needs(by_variable=True), TIMEOUT_SECONDS)
 
     def distributed(values):
         return strategy.experimental_distribute_values_from_function(
@@ -305,7 +306,7 @@ def test_moments_of_each_variable(tf, strategies, replicas):
     @tf.function
     def run(variables, counters):
         def one(v, c):
-            reduced = reduction(reductions.Totals([v], c[None]), tf.constant(1.0))
+            reduced = reduction(Totals([v], c[None]), tf.constant(1.0))
             return reduced.by_variable.dot, reduced.by_variable.squared_norm_a, reduced.by_variable.squared_norm_b
 
         return strategy.run(one, args=(variables, counters))

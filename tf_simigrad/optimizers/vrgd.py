@@ -117,7 +117,7 @@ class VRGD:
         """Multiplies the mean gradient on its shards. Replica context, inside the reduction.
 
         Args:
-            shards: ``distribute.reduction.Shards``.
+            shards: ``distribute.reduction_records.Shards``.
             total: The sum over all replicas of a float32 vector.
 
         Returns:

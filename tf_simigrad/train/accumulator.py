@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_simigrad.distribute.reduction import COUNTERS, Totals
+from tf_simigrad.distribute.reduction_records import COUNTERS, Totals
 from tf_simigrad.distribute.replicas import Replicas
 
 

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer
 from tf_simigrad.core.similarity import STATISTICS
-from tf_simigrad.distribute.reduction import Needs, reduction_for
+from tf_simigrad.distribute.reduction import reduction_for
+from tf_simigrad.distribute.reduction_records import Needs
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.optimizers.transforms import Transform

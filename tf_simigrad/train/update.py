@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private
 from tf_simigrad.core.similarity import Measurement
-from tf_simigrad.distribute.reduction import AllToAllReduction, LocalReduction, Needs
+from tf_simigrad.distribute.reduction import AllToAllReduction, LocalReduction
+from tf_simigrad.distribute.reduction_records import Needs
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.records import Moments
