@@ -21,7 +21,8 @@ def test_a_line_is_three_trainings(monkeypatch, options):
     def train(name, settings, given):
         assert given is options
         asked.append((name, settings))
-        return {"accuracy": 0.5 + len(asked) / 10, "updates": 74, "vrgd_multiplier": 0.5 if "vrgd" in name else None, "seconds": 7}
+        multiplier = 0.5 if "vrgd" in name else None
+        return {"accuracy": 0.5 + len(asked) / 10, "updates": 74, "vrgd_multiplier": multiplier, "seconds": 7}
 
     monkeypatch.setattr(vrgd_table, "train", train)
     line = vrgd_table.row("lars", 4096, options)
