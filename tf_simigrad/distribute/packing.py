@@ -48,12 +48,14 @@ class Packing:
         for bucket, matrix in zip(self.buckets, matrices, strict=True):
             parts = tf.split(matrix, [self.shard_sizes[i] for i in bucket], axis=1)
             for i, part in zip(bucket, parts, strict=True):
-                found[i] = tf.reshape(tf.reshape(part, [-1])[: math.prod(self._shapes[i])], self._shapes[i])
+                flat, size = tf.reshape(part, [-1]), math.prod(self._shapes[i])
+                found[i] = tf.reshape(flat if flat.shape[0] == size else flat[:size], self._shapes[i])
         return found
 
     def _rows(self, tensor: tf.Tensor) -> tf.Tensor:
         flat = tf.reshape(tensor, [-1])
-        return tf.reshape(tf.pad(flat, [[0, -flat.shape[0] % self._replicas]]), [self._replicas, -1])
+        missing = -flat.shape[0] % self._replicas
+        return tf.reshape(tf.pad(flat, [[0, missing]]) if missing else flat, [self._replicas, -1])
 
 
 def pack_order(sizes: Sequence[int], bucket_elements: int) -> list[list[int]]:

@@ -211,7 +211,8 @@ class TrainFunction:
         if ends_training:
             self._update(self._pending_examples())
         else:
-            self._parts.step.average_statistics()
+            with self._workers.waiting("averaging the moving statistics"):
+                self._parts.step.average_statistics()
 
     def _observe(self, vectors: np.ndarray, micro_steps: Sequence[int], multiplier: float) -> None:
         updates = [
