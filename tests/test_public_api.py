@@ -31,6 +31,7 @@ NAMES = [
     "VRGD",
     "__version__",
     "enable_keras3_multi_worker",
+    "enable_tensorflow_addons",
     "export",
     "vr_adam",
     "vr_lamb",

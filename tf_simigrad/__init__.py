@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tf_simigrad._version import __version__
 
 if TYPE_CHECKING:
+    from tf_simigrad.compat.addons_aliases import enable_tensorflow_addons
     from tf_simigrad.compat.keras3_workers import enable_keras3_multi_worker
     from tf_simigrad.control.policy import FixedBatch, NoiseScale, Policy, SimiGrad
     from tf_simigrad.fit.callback import AdaptiveBatch
@@ -38,6 +39,7 @@ _HOME = {
     "UpdateReport": "records",
     "VRGD": "optimizers.vrgd",
     "enable_keras3_multi_worker": "compat.keras3_workers",
+    "enable_tensorflow_addons": "compat.addons_aliases",
     "export": "fit.export",
     "vr_adam": "optimizers.vr_optimizers",
     "vr_lamb": "optimizers.vr_optimizers",
@@ -62,6 +64,7 @@ __all__ = [
     "VRGD",
     "__version__",
     "enable_keras3_multi_worker",
+    "enable_tensorflow_addons",
     "export",
     "vr_adam",
     "vr_lamb",

@@ -4,6 +4,7 @@
 set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+use_environment .venv requirements.lock
 
 out="${1:-$root/run/quickstart}"
 case "$out" in

@@ -1,13 +1,28 @@
 #!/usr/bin/env bash
-# Lint, types, and the tests under both Kerases, at the same time, with their coverage.
-# Usage: tools/test.sh [pytest arguments]        paths count from the repository's root
+# Lint, types, and the tests under Keras 3 and tf_keras, at the same time, with their coverage.
+# Usage: tools/test.sh [--addons] [pytest arguments]        paths count from the repository's root
+# --addons runs, in an environment of its own, the package's tests whose outcome can depend on the Keras in use, and nothing else:
+# under Keras 2 on TensorFlow 2.15, the last one that TensorFlow Addons was made for.
 # With arguments the coverage is shown and not held to its floor (pyproject.toml): they may restrict what runs.
 set -uo pipefail
 
+addons=false
+if [ "${1:-}" = --addons ]; then
+    addons=true
+    shift
+fi
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+if $addons; then
+    use_environment .venv-addons requirements-addons.lock
+    pytest=(python -m pytest)
+else
+    use_environment .venv requirements.lock requirements-test.lock
+    pytest=(python -m coverage run -m pytest)
+fi
 cd "$root" || exit 1
 
 scratch=$(mktemp -d)
+names=()
 pids=()
 cleanup() {
     if [ ${#pids[@]} -gt 0 ]; then
@@ -30,13 +45,15 @@ record() { # step, exit status, remark
     summary+=("$(printf '%-9s %-7s %s' "$1" "$verdict" "$3")")
 }
 
-run_tests() { # name, setting of TF_USE_LEGACY_KERAS as env takes it, pytest arguments
+start_tests() { # name, setting of TF_USE_LEGACY_KERAS as env takes it, pytest arguments
     local name=$1 setting=$2
     shift 2
     mkdir "$scratch/$name"
     # shellcheck disable=SC2086
-    exec env $setting PYTHONUNBUFFERED=1 COVERAGE_FILE="$scratch/$name/.coverage" \
-        python -m coverage run -m pytest "$@" >"$scratch/$name.txt" 2>&1
+    env $setting PYTHONUNBUFFERED=1 COVERAGE_FILE="$scratch/$name/.coverage" \
+        "${pytest[@]}" -rs "$@" >"$scratch/$name.txt" 2>&1 &
+    names+=("$name")
+    pids+=($!)
 }
 
 running() {
@@ -47,7 +64,13 @@ running() {
     return 1
 }
 
-lines() { wc -l <"$scratch/$1.txt" 2>/dev/null | tr -d ' '; }
+progress() {
+    local name line=""
+    for name in "${names[@]}"; do
+        line+=", $name $(wc -l <"$scratch/$name.txt" | tr -d ' ') lines"
+    done
+    echo "  $((SECONDS - started)) s: ${line#, }"
+}
 
 closing_line() {
     local line
@@ -55,51 +78,60 @@ closing_line() {
     echo "${line:-no closing line of pytest}" | sed -E 's/^ +| +$//g'
 }
 
-echo "ruff check"
-python -m ruff check .
-record ruff $? ""
-
-echo "mypy tf_simigrad"
-python -m mypy tf_simigrad
-record mypy $? ""
-
-echo "pytest under Keras 3 and tf_keras, side by side"
 started=$SECONDS
-run_tests keras3 "-u TF_USE_LEGACY_KERAS" "$@" &
-pids+=($!)
-run_tests tf_keras "TF_USE_LEGACY_KERAS=1" -m "not one_keras and not slow" "$@" &
-pids+=($!)
+if $addons; then
+    echo "pytest under Keras 2, beside TensorFlow Addons"
+    # Experiments are run on the main set. A folder that the arguments name is not ignored.
+    start_tests addons "-u TF_USE_LEGACY_KERAS" -m "not one_keras and not slow" \
+        --ignore=tests/tools --ignore=tests/models --ignore=tests/configs "$@"
+else
+    echo "ruff check"
+    python -m ruff check .
+    record ruff $? ""
+
+    echo "mypy tf_simigrad"
+    python -m mypy tf_simigrad
+    record mypy $? ""
+
+    started=$SECONDS
+    echo "pytest under Keras 3 and tf_keras, side by side"
+    start_tests keras3 "-u TF_USE_LEGACY_KERAS" "$@"
+    start_tests tf_keras "TF_USE_LEGACY_KERAS=1" -m "not one_keras and not slow" "$@"
+fi
 reported=$started
 while running; do
     sleep 1
     if [ $((SECONDS - reported)) -ge 30 ]; then
         reported=$SECONDS
-        echo "  $((SECONDS - started)) s: keras3 $(lines keras3) lines, tf_keras $(lines tf_keras) lines"
+        progress
     fi
 done
-wait "${pids[0]}"
-keras3=$?
-wait "${pids[1]}"
-tf_keras=$?
-pids=()
-# 5: nothing was selected, which is no fault where the arguments choose tests that run under one Keras only.
-if [ $tf_keras -eq 5 ] && [ $# -gt 0 ]; then tf_keras=0; fi
-
-for name in keras3 tf_keras; do
-    printf '\n---- pytest under %s\n' "$name"
-    cat "$scratch/$name.txt"
+statuses=()
+for pid in "${pids[@]}"; do
+    wait "$pid"
+    statuses+=($?)
 done
-record keras3 $keras3 "$(closing_line keras3)"
-record tf_keras $tf_keras "$(closing_line tf_keras)"
+pids=()
 
-printf '\n---- coverage of both\n'
-python -m coverage combine --quiet "$scratch/keras3" "$scratch/tf_keras"
-if [ $# -gt 0 ]; then
-    python -m coverage report --fail-under=0
-    record coverage 0 "not judged: arguments were given"
-else
-    python -m coverage report
-    record coverage $? ""
+for i in "${!names[@]}"; do
+    name=${names[$i]} status=${statuses[$i]}
+    printf '\n---- pytest: %s\n' "$name"
+    cat "$scratch/$name.txt"
+    # 5: nothing was selected, which is no fault where the arguments choose tests that run under one Keras only.
+    if [ "$status" -eq 5 ] && [ $# -gt 0 ] && [ "$name" != keras3 ]; then status=0; fi
+    record "$name" "$status" "$(closing_line "$name")"
+done
+
+if ! $addons; then
+    printf '\n---- coverage of both\n'
+    python -m coverage combine --quiet "$scratch/keras3" "$scratch/tf_keras"
+    if [ $# -gt 0 ]; then
+        python -m coverage report --fail-under=0
+        record coverage 0 "not judged: arguments were given"
+    else
+        python -m coverage report
+        record coverage $? ""
+    fi
 fi
 
 printf '\n'

@@ -48,10 +48,11 @@ def value_of(variable):
 # ---- which Keras it is
 
 
-def test_the_module_of_the_model_tells_keras_3(k):
+def test_the_module_of_the_model_tells_which_keras_it_is(tf, k):
     legacy = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")  # TensorFlow's own switch
-    assert keras_private.name_of_keras() == ("tf_keras" if legacy else "Keras 3")
-    assert legacy is not keras_private.KERAS_3
+    others = "Keras 2" if tf.__version__.startswith("2.15.") else "Keras 3"
+    assert keras_private.name_of_keras() == ("tf_keras" if legacy else others)
+    assert keras_private.KERAS_3 is (keras_private.name_of_keras() == "Keras 3")
     assert keras_private.backend() == "tensorflow"
 
 
@@ -165,6 +166,27 @@ def test_reduced_gradients_are_not_added_up_again(tf, pair):
     assert value_of(keras_private.tf_variable(variable)) == pytest.approx(0.8)
 
 
+class LeavesClipping:
+    """tf-models-official's AdamWeightDecay: clips by itself unless gradients come reduced."""
+
+    def __init__(self, gradient_clip_norm):
+        self.gradient_clip_norm = gradient_clip_norm
+
+    def apply_gradients(self, pairs, experimental_aggregate_gradients=True):
+        self.given, self.aggregates = [g for g, _ in pairs], experimental_aggregate_gradients
+
+
+@only_tf_keras
+@pytest.mark.parametrize(("norm", "expected"), [(0.5, 0.3), (2.0, 0.6), (0.0, 0.6)])
+def test_what_an_optimizer_leaves_to_its_caller_is_clipped(tf, norm, expected):
+    """``gradient_clip_norm``: by the norm of all gradients, here 1; the real one is in tests/optimizers/test_others.py."""
+    optimizer, variables = LeavesClipping(norm), [variable_at_1(tf) for _ in range(3)]
+    keras_optimizer.apply(optimizer, [tf.constant([[0.6]]), None, tf.constant([[0.8]])], variables)
+    assert optimizer.aggregates is False
+    assert optimizer.given[1] is None
+    assert float(optimizer.given[0][0, 0]) == pytest.approx(expected)
+
+
 @only_keras_3
 def test_a_loss_scale_factor_is_not_divided_out_of_unscaled_gradients(tf, k):
     """``loss_scale_factor`` None on the instance."""
@@ -213,6 +235,18 @@ def test_legacy_rates(tf, k, step):
     assert float(keras_optimizer.base_learning_rate(decayed, number)) == pytest.approx(0.1 / (1 + 0.5 * step))
     scheduled = k.optimizers.legacy.SGD(schedule(k))
     assert float(keras_optimizer.base_learning_rate(scheduled, number)) == {0: 0.5, 4: 0.25}[step]
+
+
+@only_tf_keras
+def test_a_legacy_optimizer_without_a_rate(tf, k):
+    """``_hyper``."""
+
+    class Wrapper(k.optimizers.legacy.Optimizer):
+        def get_config(self):
+            return {}
+
+    with pytest.raises(ValueError, match="Wrapper holds no learning rate.*compile the model with it"):
+        keras_optimizer.base_learning_rate(Wrapper("wrapper"), tf.constant(0, tf.int64))
 
 
 @only_tf_keras

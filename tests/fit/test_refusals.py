@@ -148,10 +148,12 @@ def test_another_backend(tf, monkeypatch):
 
 
 def test_model_of_the_other_keras(tf):
-    if not keras_3(tf):
+    if tf.keras.Model.__module__.startswith("tf_keras."):
         import keras as other
-    else:
+    elif keras_3(tf):
         import tf_keras as other
+    else:
+        pytest.skip("once tf_keras is imported beside Keras 2, its load_model does not end")
     model = cases.compiled(other, CASES["sequential"], "sgd")
     with pytest.raises(ValueError, match="TF_USE_LEGACY_KERAS"):
         sg.AdaptiveBatch(sg.FixedBatch(8)).set_model(model)

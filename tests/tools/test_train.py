@@ -1,7 +1,6 @@
 """The command line from end to end: results, resuming after a kill, and one line for what is wrong."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tf_simigrad.compat import keras_private
 from tf_simigrad.report import history
 from tools import train
 
@@ -50,7 +50,7 @@ def test_a_run_leaves_its_results(finished):
     found = summary(finished)
     assert set(found) == SUMMARY
     assert (found["strategy"], found["replicas"], found["traces"]) == ("mirrored", 2, 1)
-    assert found["keras"] == ("tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True") else "keras3")
+    assert found["keras"] == ("keras3" if keras_private.KERAS_3 else "tf_keras")
     assert 0.5 < found["accuracy"] <= found["best_accuracy"] <= 1
 
 

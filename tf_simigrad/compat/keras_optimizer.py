@@ -100,6 +100,9 @@ def base_learning_rate(optimizer: Any, step: tf.Tensor) -> tf.Tensor:
 
     Returns:
         Float32 scalar.
+
+    Raises:
+        ValueError: If the optimizer has none.
     """
     optimizer = inner(optimizer)
     rate = _held_rate(optimizer)
@@ -114,7 +117,14 @@ def base_learning_rate(optimizer: Any, step: tf.Tensor) -> tf.Tensor:
 
 
 def _held_rate(optimizer: Any) -> Any:
-    return optimizer._get_hyper("learning_rate") if is_legacy(optimizer) else optimizer._learning_rate
+    if not is_legacy(optimizer):
+        return optimizer._learning_rate
+    if "learning_rate" not in optimizer._hyper:
+        raise ValueError(
+            f"{type(optimizer).__name__} holds no learning rate. If it wraps another optimizer (as Lookahead, MovingAverage, "
+            "SWA and ExponentialMovingAverage do), the learning rate rule would not reach that one: compile the model with it."
+        )
+    return optimizer._get_hyper("learning_rate")
 
 
 @contextlib.contextmanager
@@ -157,7 +167,17 @@ def apply(optimizer: Any, gradients: Sequence[tf.Tensor | None], variables: Sequ
     if KERAS_3:
         inner(optimizer).apply(gradients, variables)
     else:
+        gradients = _clipped_for_bert(inner(optimizer), gradients)
         inner(optimizer).apply_gradients(zip(gradients, variables, strict=True), experimental_aggregate_gradients=False)
+
+
+def _clipped_for_bert(optimizer: Any, gradients: Sequence[tf.Tensor | None]) -> Sequence[tf.Tensor | None]:
+    """What tf-models-official's AdamWeightDecay does with its ``gradient_clip_norm`` (1.0 unless told otherwise).
+
+    It clips by the global norm, but leaves that to its caller where gradients come reduced. Others' are not changed.
+    """
+    norm = getattr(optimizer, "gradient_clip_norm", None)
+    return tf.clip_by_global_norm(gradients, norm)[0] if norm else gradients
 
 
 @contextlib.contextmanager

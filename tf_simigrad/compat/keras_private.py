@@ -15,8 +15,10 @@ KERAS_3: bool = keras.Model.__module__.startswith("keras.src.models")
 
 
 def name_of_keras() -> str:
-    """The Keras of this process, for messages: "Keras 3" or "tf_keras"."""
-    return "Keras 3" if KERAS_3 else "tf_keras"
+    """The Keras of this process, for messages: "Keras 3", "tf_keras", or "Keras 2", the package ``keras`` before it was 3."""
+    if KERAS_3:
+        return "Keras 3"
+    return "tf_keras" if keras.Model.__module__.startswith("tf_keras.") else "Keras 2"
 
 
 def backend() -> str:

@@ -26,7 +26,9 @@ def first_replica_spec(element_spec: Any) -> Any:
 
 def is_endless(iterator: Any) -> bool:
     """Whether a distributed iterator's data is known never to end; False for any other iterator."""
-    return isinstance(iterator, input_lib.DistributedIteratorBase) and iterator._cardinality == tf.data.INFINITE_CARDINALITY
+    if not isinstance(iterator, input_lib.DistributedIteratorBase):
+        return False
+    return int(iterator._cardinality) == tf.data.INFINITE_CARDINALITY  # TensorFlow 2.15 holds it as a tensor
 
 
 def abort_collectives(message: str) -> None:
