@@ -73,10 +73,10 @@ def _check_optimizer(model: Any) -> None:
 
 def _check_keras(model: Any) -> None:
     if not isinstance(model, keras_private.keras.Model):
+        other = 0 if keras_private.name_of_keras() == "tf_keras" else 1
         raise ValueError(
             f"This model is a {type(model).__module__}.{type(model).__name__}, but tf.keras of this process is "
-            f"{keras_private.name_of_keras()}. Set TF_USE_LEGACY_KERAS={1 if keras_private.KERAS_3 else 0} before importing "
-            "TensorFlow, so that both are one."
+            f"{keras_private.name_of_keras()}. Set TF_USE_LEGACY_KERAS={other} before importing TensorFlow, so that both are one."
         )
     if keras_private.backend() != "tensorflow":
         raise ValueError(
