@@ -76,7 +76,7 @@ def _check_keras(model: Any) -> None:
         other = 0 if keras_private.name_of_keras() == "tf_keras" else 1
         raise ValueError(
             f"This model is a {type(model).__module__}.{type(model).__name__}, but tf.keras of this process is "
-            f"{keras_private.name_of_keras()}. Set TF_USE_LEGACY_KERAS={other} before importing TensorFlow, so that both are one."
+            f"{keras_private.name_of_keras()}. Set TF_USE_LEGACY_KERAS={other} before importing TensorFlow: both must be one."
         )
     if keras_private.backend() != "tensorflow":
         raise ValueError(
