@@ -7,6 +7,7 @@ CHOICES = {
     "task": ("digits", "cifar10"),
     "optimizer": ("momentum", "lars"),
     "schedule": ("constant", "cosine"),
+    "precision": ("float32", "bfloat16"),
     "statistic": ("two_groups", "two_groups_by_variable", "all_pairs"),
     "learning_rate_rule": ("sqrt", "linear", "adascale", "none"),
 }
@@ -34,6 +35,7 @@ class Experiment:
         warmup_epochs: Length of a linear warm-up, part of `epochs`.
         statistic: What is measured of the gradients: "two_groups", "two_groups_by_variable" or "all_pairs".
         learning_rate_rule: How the rate follows the batch size: "sqrt", "linear", "adascale" or "none".
+        precision: Of the forward and backward pass, "float32" or "bfloat16" (for TPUs); weights and statistics are float32.
         depth: Of the ResNet, 6n + 2.
         width: Channels of its first stage.
         seed: Of weights, order and augmentation.
@@ -57,6 +59,7 @@ class Experiment:
     warmup_epochs: float = 0.0
     statistic: str = "two_groups"
     learning_rate_rule: str = "sqrt"
+    precision: str = "float32"
     depth: int = 20
     width: int = 16
     seed: int = 0

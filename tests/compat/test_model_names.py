@@ -234,7 +234,7 @@ def test_a_deferred_model_is_built_from_the_spec(tf, k, pair, replicas, own_loss
     assert not keras_private.is_ready(model, with_loss=False)
     dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2 * replicas, drop_remainder=True)
     iterator = iter(strategy.experimental_distribute_dataset(dataset) if replicas == 2 else dataset)
-    keras_private.build_from(model, iterator, loss_of_own if own_loss else None)
+    keras_private.build_from(model, tf_private.first_replica_spec(iterator.element_spec), loss_of_own if own_loss else None)
     assert keras_private.is_built(model)
     assert keras_private.is_ready(model, with_loss=False)
     assert keras_private.is_ready(model, with_loss=True) != own_loss  # a loss_fn leaves the compiled loss unbuilt

@@ -88,6 +88,7 @@ def applied_by_two_replicas(tf, pair, make, apply):
 
 def test_reduced_gradients_are_not_added_up_again(tf, pair):
     """``_all_reduce_sum_gradients`` set on the instance (Keras 3), ``experimental_aggregate_gradients`` (tf_keras)."""
+
     def make(k):
         return k.optimizers.SGD(0.1)
 

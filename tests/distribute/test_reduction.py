@@ -56,7 +56,8 @@ def reduce_on(tf, strategy, sums, counters, timeout=TIMEOUT_SECONDS):
 
     def distributed(values):
         return strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(values[context.replica_id_in_sync_group]))
+            lambda context: tf.constant(values[context.replica_id_in_sync_group])
+        )
 
     variables = [distributed([s[i] for s in sums]) for i in range(len(sums[0]))]
 
@@ -262,7 +263,8 @@ def test_what_acts_on_shards_sees_mean_and_variance_of_the_groups(tf, strategies
 
     def distributed(values):
         return strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(values[context.replica_id_in_sync_group]))
+            lambda context: tf.constant(values[context.replica_id_in_sync_group])
+        )
 
     @tf.function
     def run(sums, squares, counters):
@@ -301,7 +303,8 @@ def test_moments_of_each_variable(tf, strategies, replicas):
 
     def distributed(values):
         return strategy.experimental_distribute_values_from_function(
-            lambda context: tf.constant(values[context.replica_id_in_sync_group]))
+            lambda context: tf.constant(values[context.replica_id_in_sync_group])
+        )
 
     @tf.function
     def run(variables, counters):

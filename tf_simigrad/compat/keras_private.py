@@ -202,12 +202,12 @@ def is_ready(model: Any, with_loss: bool) -> bool:
     return is_built(model) and all(container.built for container in containers)
 
 
-def build_from(model: Any, iterator: Any, loss_fn: Any) -> None:
+def build_from(model: Any, element_spec: Any, loss_fn: Any) -> None:
     """Creates what waits for the first batch, by tracing the forward pass on the spec of one dataset element.
 
     Args:
         model: The compiled model.
-        iterator: The iterator that ``fit`` passes to the train function.
+        element_spec: Of one dataset element as a replica sees it.
         loss_fn: ``loss_fn(model, data)``; None for the compiled loss, which is built as well.
     """
 
@@ -218,9 +218,8 @@ def build_from(model: Any, iterator: Any, loss_fn: Any) -> None:
         x, y, _ = keras.utils.unpack_x_y_sample_weight(data)
         _build_loss_and_metrics(model, y, call_in_training(model, x))
 
-    element = tf_private.first_replica_spec(iterator.element_spec)
     with model.distribute_strategy.scope(), autograph_of_keras():
-        tf.function(forward, autograph=not KERAS_3).get_concrete_function(element)
+        tf.function(forward, autograph=not KERAS_3).get_concrete_function(element_spec)
 
 
 def _build_loss_and_metrics(model: Any, y: Any, y_pred: Any) -> None:

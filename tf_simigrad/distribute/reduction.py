@@ -8,10 +8,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_simigrad.core import gsnr, similarity
-from tf_simigrad.distribute.collectives import Collectives
+from tf_simigrad.distribute.collectives import collectives_for
 from tf_simigrad.distribute.packing import Packing
 from tf_simigrad.distribute.reduction_records import Needs, Reduced, Shards, Total, Totals
-from tf_simigrad.distribute.replicas import Replicas, replica_id
+from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.records import Moments
 
 _AVERAGE_KEY = 1_000_000  # past the keys of a reduction
@@ -75,17 +75,18 @@ class AllToAllReduction:
     Args:
         replicas: The replicas.
         needs: What the update needs.
-        timeout_seconds: Of each collective; see ``Collectives``.
+        timeout_seconds: Of each collective; see ``CollectiveOps``.
     """
 
     slots = 1
 
     def __init__(self, replicas: Replicas, needs: Needs, timeout_seconds: float = 0.0) -> None:
+        self._replicas = replicas
         self._count = replicas.count
         self._workers = replicas.workers
         self._in_group_a = replicas.count // 2
         self._needs = needs
-        self._collectives = Collectives(replicas, timeout_seconds)
+        self._collectives = collectives_for(replicas, timeout_seconds)
 
     def shard_sizes(self, shapes: Sequence[tf.TensorShape]) -> list[int]:
         """Elements of one replica's shards of variables of these shapes."""
@@ -154,9 +155,9 @@ class AllToAllReduction:
 
     def _said(self, products: tf.Tensor, counters: tf.Tensor, micro_steps: tf.Tensor, total: Total) -> "_Said":
         """What all replicas say, in one message. The first replica of each worker speaks for it."""
-        replica, per_worker = replica_id(), self._count // self._workers
-        in_a = 1.0 if replica < self._in_group_a else 0.0
-        speaks = 1.0 if replica % per_worker == 0 else 0.0
+        replica, per_worker = self._replicas.replica_id(), self._count // self._workers
+        in_a = tf.cast(replica < self._in_group_a, tf.float32)
+        speaks = tf.cast(tf.equal(replica % per_worker, 0), tf.float32)
         this = tf.one_hot(replica, self._count)
         own = _Said(
             products=tf.reshape(products, [-1]),

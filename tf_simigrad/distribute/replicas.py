@@ -7,24 +7,36 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_simigrad.compat import xla_private
+
+_COMPILED = (tf.distribute.TPUStrategy, tf.distribute.experimental.TPUStrategy)
+
 
 class Replicas:
     """The replicas of a strategy.
 
     Args:
-        strategy: Of the model: the default one, OneDeviceStrategy, MirroredStrategy or MultiWorkerMirroredStrategy.
+        strategy: Of the model: the default one, OneDeviceStrategy, MirroredStrategy, MultiWorkerMirroredStrategy, TPUStrategy.
 
     Attributes:
         count: Number of replicas, over all workers.
-        workers: Number of processes that train together.
+        is_compiled: Whether each ``run`` is one program that XLA compiles whole (TPUStrategy): shapes are static, conditions
+            may stand anywhere, and reading a result means waiting for the device.
+        workers: Number of processes that train together. The process that drives a TPU slice is one, whatever its hosts.
         devices: The devices of this process's replicas, where there are several replicas.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self._strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
+        self.is_compiled = isinstance(strategy, _COMPILED)
         self.devices: Sequence[str] = strategy.extended.worker_devices if self.count > 1 else ()
-        self.workers = self.count // max(len(self.devices), 1) if self.count > 1 else 1
+        self.workers = 1 if self.is_compiled else self.count // max(len(self.devices), 1)
+
+    @property
+    def defers_metrics(self) -> bool:
+        """Whether metrics are read after updates only: workers have to meet for them, a TPU has to be waited for."""
+        return self.workers > 1 or self.is_compiled
 
     @property
     def name(self) -> str:
@@ -34,6 +46,10 @@ class Replicas:
     def scope(self) -> contextlib.AbstractContextManager:
         """The strategy's scope, in which its variables are to be made."""
         return self._strategy.scope()
+
+    def replica_id(self) -> tf.Tensor:
+        """This replica's index among all, in the order of the collectives: int32 scalar. Replica context, while tracing."""
+        return xla_private.replica_id() if self.is_compiled else tf.constant(static_replica_id())
 
     def run(self, fn: Callable, args: tuple = ()) -> Any:
         """Calls ``fn`` once per replica, in replica context. To be called in cross-replica context."""
@@ -85,7 +101,19 @@ class Replicas:
             )
 
 
-def replica_id() -> int:
+class OneReplica:
+    """Stands for ``Replicas`` where the code already runs on one of them, so that the same code serves both."""
+
+    def run(self, fn: Callable, args: tuple = ()) -> Any:
+        """Calls ``fn`` here. Replica context."""
+        return fn(*args)
+
+    def first(self, value: Any) -> Any:
+        """This replica's own value."""
+        return value
+
+
+def static_replica_id() -> int:
     """This replica's index among all, as a Python number. Replica context, while tracing."""
     return int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
 
@@ -97,10 +125,15 @@ def check_strategy(strategy: tf.distribute.Strategy) -> None:
             "AdaptiveBatch does not support ParameterServerStrategy: its workers update apart from each other, so there is no "
             "common gradient to measure. Use MirroredStrategy."
         )
-    known = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    known = (
+        tf.distribute.MirroredStrategy,
+        tf.distribute.OneDeviceStrategy,
+        tf.distribute.MultiWorkerMirroredStrategy,
+        *_COMPILED,
+    )
     plain = type(strategy) is type(tf.distribute.get_strategy()) and strategy.num_replicas_in_sync == 1
     if not (isinstance(strategy, known) or plain):
         raise ValueError(
-            "AdaptiveBatch supports models built without a strategy or under MirroredStrategy, MultiWorkerMirroredStrategy or "
-            f"OneDeviceStrategy in this version; this one was built under {type(strategy).__name__}."
+            "AdaptiveBatch supports models built without a strategy or under MirroredStrategy, MultiWorkerMirroredStrategy, "
+            f"TPUStrategy or OneDeviceStrategy in this version; this one was built under {type(strategy).__name__}."
         )

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tf_simigrad.distribute.collectives import Collectives
-from tf_simigrad.distribute.replicas import Replicas, replica_id
+from tf_simigrad.distribute.collectives import CollectiveOps
+from tf_simigrad.distribute.replicas import Replicas, static_replica_id
 from tf_simigrad.distribute.watch import CollectiveWatch
 
 
@@ -35,7 +35,7 @@ class Workers:
         self._per_worker = replicas.count // self.count
         self.index = int(tf.function(self._first_replica, autograph=False)()) // self._per_worker
         self._watch = CollectiveWatch()
-        self._collectives = Collectives(replicas)
+        self._collectives = CollectiveOps(replicas)
         self._gather = tf.function(self._run_gather, autograph=False)
 
     def waiting(self, operation: str) -> contextlib.AbstractContextManager:
@@ -76,12 +76,12 @@ class Workers:
             yield Path(thrown_away)
 
     def _first_replica(self) -> tf.Tensor:
-        return self._replicas.first(self._replicas.run(lambda: tf.constant(replica_id())))
+        return self._replicas.first(self._replicas.run(lambda: tf.constant(static_replica_id())))
 
     def _run_gather(self, values: tf.Tensor) -> tf.Tensor:
         def said() -> tf.Tensor:
-            speaks = 1.0 if replica_id() % self._per_worker == 0 else 0.0
-            place = tf.one_hot(replica_id() // self._per_worker, self.count)[:, None]
+            speaks = 1.0 if static_replica_id() % self._per_worker == 0 else 0.0
+            place = tf.one_hot(static_replica_id() // self._per_worker, self.count)[:, None]
             # TensorFlow remembers a key's shape: messages of different lengths need different ones.
             return self._collectives.sum(place * values[None] * speaks, key=values.shape[0])
 

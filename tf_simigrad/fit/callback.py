@@ -4,12 +4,19 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_simigrad.compat import keras3_workers, keras_optimizer, keras_private
+from tf_simigrad.compat import keras3_workers, keras_optimizer, keras_private, tf_private
 from tf_simigrad.control.policy import Policy, check_bounds, is_count
 from tf_simigrad.core import lr_rules
 from tf_simigrad.core.similarity import STATISTICS
 from tf_simigrad.distribute.replicas import Replicas
-from tf_simigrad.fit.checks import check_model, check_workers_of_keras3, fewest_micro_steps, transforms_of, warn_of
+from tf_simigrad.fit.checks import (
+    check_model,
+    check_static_shapes,
+    check_workers_of_keras3,
+    fewest_micro_steps,
+    transforms_of,
+    warn_of,
+)
 from tf_simigrad.fit.control_loop import ControlLoop, LoopState
 from tf_simigrad.fit.slot import TrainFunctionSlot
 from tf_simigrad.fit.train_function import END_OF_DATA, TrainFunction
@@ -119,6 +126,11 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         return self._policy
 
     @property
+    def loss_fn(self) -> Callable[[Any, Any], Any] | None:
+        """The ``loss_fn`` it was made with."""
+        return self._loss_fn
+
+    @property
     def history(self) -> list[UpdateRecord]:
         """One record per update, oldest first."""
         return self._loop.state.history
@@ -172,6 +184,18 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         """
         self._loop.set_batch_size(batch_size)
 
+    def check(self, model: Any) -> None:
+        """Refuses a model that ``fit`` with this callback would refuse.
+
+        Args:
+            model: Compiled.
+
+        Raises:
+            ValueError: If the model, its optimizer or its strategy is not supported.
+        """
+        check_model(model, self._loss_fn is not None)
+        fewest_micro_steps(self._policy, self._transforms, model.distribute_strategy.num_replicas_in_sync)
+
     def set_model(self, model: Any) -> None:
         """Checks the model and takes the place of its train function. Called by Keras.
 
@@ -182,8 +206,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             ValueError: If the model, its optimizer or its strategy is not supported.
         """
         super().set_model(model)
-        check_model(model, self._loss_fn is not None)
-        fewest_micro_steps(self._policy, self._transforms, model.distribute_strategy.num_replicas_in_sync)
+        self.check(model)
         if self._function is not None:
             self._function.discard_pending()  # on_train_end was not called: the last fit ended by an exception
         self._take_over_state(model)
@@ -258,22 +281,41 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
 
     def _prepared(self, iterator: Any) -> TrainFunction:
         """The train function of this ``fit``; traces and accumulators of the last one are kept where they still fit."""
-        replicas = Replicas(self.model.distribute_strategy)
-        if not keras_private.is_ready(self.model, with_loss=self._loss_fn is None):
-            keras_private.build_from(self.model, iterator, self._loss_fn)
-        key = (*keras_private.compiled_identity(self.model), *(id(v) for v in self.model.trainable_variables))
-        if self._parts is None or key != self._parts_key:
-            warn_of(self.model, replicas, self._loss_fn is not None)
-            self._parts = assemble(self.model, replicas, self._statistic, self._transforms, self._loss_fn)
-            self._parts_key = key
+        parts = self.train_parts(self.model, getattr(iterator, "element_spec", None))
         if self._is_new:  # not earlier: a callback such as BackupAndRestore sets the iterations when training begins
             self._loop.state.schedule_offset = keras_optimizer.iterations(self.model.optimizer)
             self._is_new = False
-        self._loop.start(*fewest_micro_steps(self._policy, self._transforms, replicas.count))
-        self._put_back(self._parts)
-        function = TrainFunction(self.model, self._parts, self._loop)
+        self._loop.start(*fewest_micro_steps(self._policy, self._transforms, parts.replicas.count))
+        self._put_back(parts)
+        function = TrainFunction(self.model, parts, self._loop)
         function.begin(iterator, self.params.get("steps"), self.params["epochs"])
         return function
+
+    def train_parts(self, model: Any, element_spec: Any) -> TrainParts:
+        """The train step of a model as ``fit`` would trace it, without a ``fit``: for tools that look at programs.
+
+        Args:
+            model: Compiled, and one that ``check`` accepts.
+            element_spec: Nested ``tf.TensorSpec`` of a dataset element, distributed or as one replica sees it.
+
+        Returns:
+            Its parts; the same as last time where nothing has been compiled or built anew since.
+
+        Raises:
+            ValueError: If an element's shapes are not static where they must be.
+        """
+        replicas = Replicas(model.distribute_strategy)
+        element = tf_private.first_replica_spec(element_spec)
+        if replicas.is_compiled:
+            check_static_shapes(element)
+        if not keras_private.is_ready(model, with_loss=self._loss_fn is None):
+            keras_private.build_from(model, element, self._loss_fn)
+        key = (*keras_private.compiled_identity(model), *(id(v) for v in model.trainable_variables))
+        if self._parts is None or key != self._parts_key:
+            warn_of(model, replicas, self._loss_fn is not None)
+            self._parts = assemble(model, replicas, self._statistic, self._transforms, self._loss_fn)
+            self._parts_key = key
+        return self._parts
 
     def _new_loop(self) -> ControlLoop:
         return ControlLoop(self._policy, self._rule, self._reference_batch_size)

@@ -32,13 +32,54 @@ def check_model(model: Any, has_loss_fn: bool) -> None:
             "instead of train_step."
         )
     _check_optimizer(model)
-    if model.jit_compile and model.distribute_strategy.num_replicas_in_sync > 1:
+    replicas = Replicas(model.distribute_strategy)
+    if replicas.is_compiled:
+        _check_for_tpu(model)
+    elif model.jit_compile and replicas.count > 1:
         raise ValueError(
             "jit_compile=True with several replicas does not work in either Keras off TPU (a compiled function may not use "
             "variables of another device). Compile the model with jit_compile=False."
         )
     if not has_loss_fn:
         _check_losses(model)
+
+
+def _check_for_tpu(model: Any) -> None:
+    if keras_private.KERAS_3:
+        raise ValueError(
+            "AdaptiveBatch does not support TPUStrategy under Keras 3, whose own fit has open reports there (keras#21061). Set "
+            "TF_USE_LEGACY_KERAS=1 before importing TensorFlow, and build the model with tf_keras."
+        )
+    if model.run_eagerly:
+        raise ValueError("run_eagerly=True does not work under TPUStrategy, whose programs are compiled. Leave it out.")
+    if keras_optimizer.has_loss_scale(model.optimizer):
+        raise ValueError(
+            "A LossScaleOptimizer does not work under TPUStrategy in tf_keras, and TPUs do not need one: use the policy "
+            "mixed_bfloat16, whose range is that of float32, in place of mixed_float16."
+        )
+
+
+def check_static_shapes(element_spec: Any) -> None:
+    """Raises a ValueError for dataset elements that no program compiled for a TPU can take.
+
+    Args:
+        element_spec: Of one dataset element as a replica sees it; None where it is not known.
+    """
+    if element_spec is None:
+        raise ValueError(
+            "Under TPUStrategy give fit a tf.data.Dataset whose elements are of one size: batch(..., drop_remainder=True)."
+        )
+    for spec in tf.nest.flatten(element_spec):
+        if not isinstance(spec, tf.TensorSpec):
+            raise ValueError(f"Elements of the dataset hold a {type(spec).__name__}, {spec}. A TPU takes dense tensors only.")
+        if not spec.shape.is_fully_defined():
+            raise ValueError(
+                f"An element of the dataset has the shape {spec.shape}, and a TPU's program needs to know it beforehand. "
+                "Give the dataset elements of one size: batch(micro_batch_size * replicas, drop_remainder=True), and pad or "
+                "crop other dimensions (padded_batch with padded_shapes, tf.ensure_shape)."
+            )
+        if spec.dtype == tf.string:
+            raise ValueError("An element of the dataset holds strings, which a TPU cannot take. Make them numbers in its map.")
 
 
 def check_workers_of_keras3(needs_repair: bool) -> None:

@@ -84,7 +84,8 @@ class TrainFunction:
         Raises:
             StopIteration: At the end of the data, after what was pending has been flushed or averaged.
         """
-        self._in_graph |= elements > 1 and not self._model.run_eagerly  # and stays so: an epoch's last call may be shorter
+        # And stays so: an epoch's last call may be shorter. On a TPU the host chooses among programs, which run without it.
+        self._in_graph |= elements > 1 and not self._model.run_eagerly and not self._parts.replicas.is_compiled
         try:
             metrics = self._execute(iterator, elements) if self._in_graph else self._loop_on_host(iterator, elements)
         except END_OF_DATA:
@@ -93,14 +94,15 @@ class TrainFunction:
         if ends_epoch:
             self._end_epoch(ends_training)
         keras_private.count_train_steps(self._model, elements)
-        if self._workers.count > 1 and not self._in_graph:
-            metrics = self._metrics_of_workers(refresh=ends_epoch or self._loop.state.pending_steps == 0)
+        if self._parts.replicas.defers_metrics and not self._in_graph:
+            metrics = self._deferred_metrics(refresh=ends_epoch or self._loop.state.pending_steps == 0)
         return {**metrics, **self._own_logs()}
 
-    def _metrics_of_workers(self, refresh: bool) -> dict[str, Any]:
-        """Metrics over all workers, which have to meet for them: right after an update, not after each micro-step.
+    def _deferred_metrics(self, refresh: bool) -> dict[str, Any]:
+        """The metrics as they were right after the last update, not after each micro-step.
 
-        A worker that waited for the others' metrics inside an accumulation, while they wait for its update, would hang.
+        Several workers have to meet for them: one that waited for the others' metrics inside an accumulation, while they wait
+        for its update, would hang. A TPU goes through its micro-steps without the host.
         """
         if refresh or not self._metrics:
             with self._workers.waiting("the metrics"):

@@ -58,7 +58,9 @@ class TrainStep:
         self._update = update
         self._needs_norms = needs_norms
         self.traces = {"micro_step": 0, "update": 0}
-        self._accumulate = tf.function(self._accumulate_one, jit_compile=True) if model.jit_compile else self._accumulate_one
+        # A program that is compiled whole anyway holds no compiled function.
+        alone = model.jit_compile and not replicas.is_compiled
+        self._accumulate = tf.function(self.accumulate, jit_compile=True) if alone else self.accumulate
         self.micro_step: Callable = self._next_micro_step
         if not model.run_eagerly:
             self.micro_step = tf.function(self._next_micro_step, reduce_retracing=True)
@@ -77,10 +79,10 @@ class TrainStep:
             slot: Int32 scalar: the group of this micro-step where one replica forms both.
 
         Returns:
-            The metrics so far; none where there are several workers, which would have to meet for their results.
+            The metrics so far; none where ``Replicas.defers_metrics``.
         """
         self._run_micro_step(next(iterator), slot)
-        return self._metrics() if self._replicas.workers == 1 else {}
+        return {} if self._replicas.defers_metrics else self._metrics()
 
     def _run_micro_step(self, data: Any, slot: tf.Tensor) -> None:
         self.traces["micro_step"] += 1
@@ -92,8 +94,13 @@ class TrainStep:
         """Results of all metrics, each over all replicas. Cross-replica context."""
         return {**self._forward.own_metrics(), **keras_private.metric_results(self._model)}
 
-    def _accumulate_one(self, data: Any, slot: tf.Tensor) -> None:
-        """Forward, backward, add. Replica context."""
+    def accumulate(self, data: Any, slot: tf.Tensor) -> None:
+        """Forward, backward, add: one micro-step of one replica. Replica context.
+
+        Args:
+            data: One dataset element as this replica sees it.
+            slot: Int32 scalar: the group of this micro-step where one replica forms both.
+        """
         tensors = [t for t in tf.nest.flatten(data, expand_composites=True) if t is not None]
         # Counts of static shapes are constants to the graph: without this they would be added even where the data has ended.
         with tf.control_dependencies(tensors):
@@ -118,6 +125,13 @@ class TrainStep:
     def update(self, inputs: UpdateInputs) -> tf.Tensor:
         """Ends the accumulation; see ``train.update.Update``. Traced once, and again if a variable gets its first gradient."""
         return self._traced_update(inputs, tuple(self._update.has_gradient))
+
+    def update_program(self) -> Callable[..., tf.Tensor]:
+        """One replica's update as a function of ``UpdateInputs``; see ``train.update.Update.program``.
+
+        To be asked for after ``accumulate`` has been traced, which finds out what has a gradient.
+        """
+        return self._update.program(tuple(self._update.has_gradient))
 
     def update_graph(self) -> tf.Graph:
         """The graph of the update, with the collectives that it runs; for tools that count them."""

@@ -9,7 +9,7 @@ from tf_simigrad.compat import keras_optimizer, keras_private
 from tf_simigrad.core.similarity import Measurement
 from tf_simigrad.distribute.reduction import AllToAllReduction, LocalReduction
 from tf_simigrad.distribute.reduction_records import Needs
-from tf_simigrad.distribute.replicas import Replicas
+from tf_simigrad.distribute.replicas import OneReplica, Replicas
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.records import Moments
 from tf_simigrad.train.accumulator import Accumulator
@@ -86,10 +86,10 @@ class Update:
         ]
 
     def __call__(self, inputs: UpdateInputs, has_gradient: Sequence[bool]) -> tf.Tensor:
-        """Runs the update. Cross-replica context: every condition stands here, none around a collective in a replica.
+        """Runs the update, in one program where XLA compiles it whole. Cross-replica context.
 
         Args:
-            inputs: Multiplier and schedule step.
+            inputs: Multiplier, schedule step and micro-steps.
             has_gradient: For each variable, whether a micro-step has had a gradient of it.
 
         Returns:
@@ -98,10 +98,21 @@ class Update:
             reports. Where the micro-steps differ the weights are left alone. Of a gradient whose squared norm is not finite:
             the weights and the optimizer are left alone, the accumulation is dropped.
         """
+        if not self._replicas.is_compiled:
+            # No condition may stand around a collective or an optimizer in a replica (keras#20582): they stand outside.
+            return self._sequence(self._replicas, inputs, has_gradient)
+        return self._replicas.first(self._replicas.run(self.program(has_gradient), tuple(inputs)))
+
+    def program(self, has_gradient: Sequence[bool]) -> Callable[..., tf.Tensor]:
+        """The whole update of one replica, conditions and all, as a function of ``UpdateInputs``. Replica context."""
+        return lambda *inputs: self._sequence(OneReplica(), UpdateInputs(*inputs), has_gradient)
+
+    def _sequence(self, replicas: Replicas | OneReplica, inputs: UpdateInputs, has_gradient: Sequence[bool]) -> tf.Tensor:
+        """Reduce, measure, transform, apply."""
         base = keras_optimizer.base_learning_rate(self._optimizer, inputs.schedule_step)
         effective = base * inputs.multiplier
-        gradients, sections = self._replicas.run(self._reduce_and_measure, (tf.cast(inputs.micro_steps, tf.float32),))
-        reported, workers, *others = self._replicas.first(sections)
+        gradients, sections = replicas.run(self._reduce_and_measure, (tf.cast(inputs.micro_steps, tf.float32),))
+        reported, workers, *others = replicas.first(sections)
         examples, squared_norm, *measured = tf.unstack(reported)
         finite = tf.math.is_finite(squared_norm)
         agree = tf.reduce_all(tf.equal(workers, workers[0]))
@@ -109,11 +120,11 @@ class Update:
         def apply() -> None:
             with keras_optimizer.reduced_gradients(self._optimizer), keras_optimizer.learning_rate(self._optimizer, effective):
                 present = [g if has else None for g, has in zip(gradients, has_gradient, strict=True)]
-                self._replicas.run(self._transform_and_apply, (present,))
+                replicas.run(self._transform_and_apply, (present,))
 
         tf.cond(tf.logical_and(finite, agree), apply, lambda: None)
         keras_optimizer.update_loss_scale(self._optimizer, finite)
-        self._replicas.run(self._accumulator.clear)
+        replicas.run(self._accumulator.clear)
         entries = tf.stack([examples, *measured, base, effective, tf.cast(finite, tf.float32)])
         return tf.concat([entries, workers, *others], axis=0)
 
