@@ -14,10 +14,11 @@ import tensorflow as tf
 
 import tf_simigrad as sg
 from configs.experiment import Experiment
-from models import cifar_data, cifar_resnet, digits, input_pipeline
+from models import input_pipeline
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.report import history, plot
+from tools import building
 
 SERVING_EXAMPLES = 32
 
@@ -110,33 +111,7 @@ def make_strategy(name, devices):
 
 
 def load_data(experiment, data_dir):
-    return digits.load() if experiment.task == "digits" else cifar_data.load(data_dir)
-
-
-def learning_rate(experiment, examples_per_epoch):
-    """A rate or a schedule; schedules are asked at examples_seen // reference_batch_size."""
-    steps = experiment.epochs * examples_per_epoch // experiment.reference_batch_size
-    warmup = int(experiment.warmup_epochs * examples_per_epoch) // experiment.reference_batch_size
-    peak = experiment.learning_rate
-    schedules = tf.keras.optimizers.schedules
-    if experiment.schedule == "cosine":
-        if warmup:
-            return schedules.CosineDecay(0.0, max(steps - warmup, 1), warmup_target=peak, warmup_steps=warmup)
-        return schedules.CosineDecay(peak, max(steps, 1))
-    return schedules.PolynomialDecay(0.0, warmup, end_learning_rate=peak) if warmup else peak
-
-
-def optimizer(experiment, rate):
-    if experiment.optimizer == "lars":
-        return sg.LARS(rate, momentum=experiment.momentum, weight_decay=experiment.l2)
-    return tf.keras.optimizers.SGD(rate, momentum=experiment.momentum)
-
-
-def transforms(experiment):
-    """VRGD first, on the gradient of the loss alone; LARS decays by itself."""
-    vrgd = [sg.VRGD(gamma=experiment.vrgd_gamma)] if experiment.vrgd_gamma else []
-    l2 = [sg.L2(experiment.l2)] if experiment.l2 and experiment.optimizer != "lars" else []
-    return [*vrgd, *l2]
+    return building.TASKS[experiment.task].load(data_dir)
 
 
 def build(experiment, strategy, data):
@@ -149,26 +124,13 @@ def build(experiment, strategy, data):
     if element > examples:
         raise ValueError(f"micro_batch_size={experiment.micro_batch_size}: {element} on all replicas, of {examples} examples")
     steps_per_epoch = examples // element
-    cifar = experiment.task == "cifar10"
     with strategy.scope():
-        model = cifar_resnet.build(experiment.depth, width=experiment.width) if cifar else digits.build()
-        rate = learning_rate(experiment, steps_per_epoch * element)
-        model.compile(
-            optimizer=optimizer(experiment, rate),
-            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=[tf.keras.metrics.SparseCategoricalAccuracy("accuracy")],
-        )
-    adaptive = sg.AdaptiveBatch(
-        policy=experiment.policy,
-        statistic=experiment.statistic,
-        learning_rate_rule=experiment.learning_rate_rule,
-        reference_batch_size=experiment.reference_batch_size,
-        transform=transforms(experiment),
+        model = building.model(experiment, steps_per_epoch * element)
+    adaptive = building.callback(experiment)
+    task, workers = building.TASKS[experiment.task], Workers(Replicas(strategy))
+    return Training(
+        experiment, strategy, workers, data, model, adaptive, element, steps_per_epoch, task.standardise, task.augment
     )
-    standardise = input_pipeline.standardise_cifar10 if cifar else None
-    augment = input_pipeline.crop_and_flip if cifar else None
-    workers = Workers(Replicas(strategy))
-    return Training(experiment, strategy, workers, data, model, adaptive, element, steps_per_epoch, standardise, augment)
 
 
 def restore(training, output, resume):
