@@ -18,6 +18,7 @@ from tensorflow.python.tpu import tpu_function, tpu_replication, tpu_system_meta
 
 from tf_simigrad.compat import xla_private
 
+_LARGE = 100_000  # elements
 _DEVICE = "/job:localhost/replica:0/task:0/device:{}:0"
 
 
@@ -65,12 +66,33 @@ class _Replicate(tpu_replication.TPUReplicateContext):
         return vars_[0].handle
 
 
-def described_strategy(replicas: int) -> tf.distribute.TPUStrategy:
-    """A TPUStrategy over so many cores, for ``replica_function`` only."""
+def described_strategy(replicas: int, with_values: bool = True) -> tf.distribute.TPUStrategy:
+    """A TPUStrategy over so many cores, for ``replica_function`` only.
+
+    Args:
+        replicas: Number of cores.
+        with_values: Whether large variables get their initial values. Programs do not depend on them, and without them they
+            take no memory: a model that fills a TPU can be described on a laptop.
+    """
     strategy = tf.distribute.TPUStrategy(_Resolver(replicas))
-    strategy.extended._tpu_devices = np.array([[_DEVICE.format("CPU")]], dtype=object)
+    extended = strategy.extended
+    extended._tpu_devices = np.array([[_DEVICE.format("CPU")]], dtype=object)
     strategy._enable_packed_variable_in_eager_mode = False  # a packed variable is nothing that can be lowered
+    if not with_values:
+        with_memory = extended._create_variable
+        extended._create_variable = lambda creator, **made_of: with_memory(creator, **_without_values(made_of))
     return strategy
+
+
+def _without_values(made_of: dict) -> dict:
+    """Arguments of a variable whose memory is reserved and never written, where it is large."""
+    value = made_of["initial_value"]
+    shape = made_of.get("shape")
+    shape = tf.TensorShape(value.shape if shape is None and isinstance(value, tf.Tensor) else shape)
+    if not shape.is_fully_defined() or shape.num_elements() < _LARGE:
+        return made_of
+    dtype = made_of.get("dtype") or (value.dtype if isinstance(value, tf.Tensor) else tf.float32)
+    return {**made_of, "initial_value": lambda: tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)}
 
 
 def replica_function(strategy: tf.distribute.TPUStrategy, fn: Callable, specs: tuple) -> Any:

@@ -81,15 +81,16 @@ def variance_of_groups(sums: tf.Tensor, weights: tf.Tensor, mean: tf.Tensor) -> 
     ``sum_d w_d (s_d / w_d - m)^2 / sum_d w_d``: biased, as published; for groups of equal weight the plain mean square.
 
     Args:
-        sums: Weighted gradient sums [groups, elements], float32.
+        sums: Weighted gradient sums [groups, ...], float32.
         weights: Weights of the groups [groups]. A group without weight does not count.
-        mean: Mean gradient over all groups [elements].
+        mean: Mean gradient over all groups [...].
 
     Returns:
-        Float32 [elements].
+        Float32 [...].
     """
-    deviations = tf.math.divide_no_nan(sums, weights[:, None]) - mean[None]
-    return tf.reduce_sum(weights[:, None] * tf.square(deviations), axis=0) / tf.reduce_sum(weights)
+    each = tf.reshape(weights, [-1] + [1] * len(mean.shape))
+    deviations = tf.math.divide_no_nan(sums, each) - mean[None]
+    return tf.reduce_sum(each * tf.square(deviations), axis=0) / tf.reduce_sum(weights)
 
 
 @tf.function(jit_compile=True)

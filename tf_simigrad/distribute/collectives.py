@@ -35,10 +35,10 @@ class Collectives(Protocol):
         ...
 
     def gather(self, shard: tf.Tensor, key: int) -> tf.Tensor:
-        """The shards of all replicas in order, as one vector.
+        """The shards of all replicas in order: [replicas, ...].
 
         Args:
-            shard: One-dimensional, the same length on all.
+            shard: The same shape on all.
             key: Names the message.
         """
         ...
@@ -78,7 +78,8 @@ class CollectiveOps:
 
     def gather(self, shard: tf.Tensor, key: int) -> tf.Tensor:
         """See ``Collectives``."""
-        return tf.reshape(tf.raw_ops.CollectiveGatherV2(input=shard[None], **self._arguments(key)), [-1])
+        gathered = tf.raw_ops.CollectiveGatherV2(input=shard[None], **self._arguments(key))
+        return tf.ensure_shape(gathered, [self._count, *shard.shape])
 
     def _arguments(self, key: int) -> dict:
         return {
@@ -110,8 +111,8 @@ class XlaCollectives:
 
     def gather(self, shard: tf.Tensor, key: int) -> tf.Tensor:
         """See ``Collectives``."""
-        # As rows: of plain vectors the TPU's compiler makes an all-reduce of zeros and one shard, which sends twice as much.
-        return tf.reshape(xla_private.all_gather(shard[None], self._all), [-1])
+        # As rows: of vectors end to end the TPU's compiler makes an all-reduce with zeros, which sends twice as much.
+        return xla_private.all_gather(shard[None], self._all)
 
 
 def collectives_for(replicas: Replicas, timeout_seconds: float = 0.0) -> Collectives:

@@ -28,9 +28,9 @@ class LocalReduction:
         self._needs = needs
         self.slots = 2 if needs.two_groups else 1
 
-    def shard_sizes(self, shapes: Sequence[tf.TensorShape]) -> list[int]:
-        """Elements of one replica's shards of variables of these shapes: all of them."""
-        return [math.prod(shape) for shape in shapes]
+    def shard_shapes(self, shapes: Sequence[tf.TensorShape]) -> list[tuple[int, ...]]:
+        """Shapes of one replica's shards of variables of these shapes: their own."""
+        return [tuple(shape) for shape in shapes]
 
     def __call__(self, totals: Totals, micro_steps: tf.Tensor) -> Reduced:
         """Mean gradient and moments. Replica context.
@@ -51,13 +51,12 @@ class LocalReduction:
         moments = _moments(tf.reduce_sum(products, axis=0), weights, whole)
         means, report = [s / whole[1] for s in added], tf.zeros([0])
         if self._needs.adapt is not None:
-            flat = [tf.reshape(m, [-1]) for m in means]
-            squares = [tf.reshape(s, [-1]) / whole[1] for s in totals.squares]
-            shards = Shards(flat, _variances(squares, flat), whole[3], tf.math.is_finite(moments.squared_norm))
+            variances = _variances([s / whole[1] for s in totals.squares], means)
+            shards = Shards(means, variances, whole[3], tf.math.is_finite(moments.squared_norm))
             adapted, report = self._needs.adapt.adapted(shards, tf.identity)
             if self._needs.adapt.keeps_raw:
                 self._needs.adapt.keep_raw(means)
-            means = [tf.reshape(piece, mean.shape) for piece, mean in zip(adapted, means, strict=True)]
+            means = adapted
         by_variable = _moments(products, weights, whole) if self._needs.by_variable else None
         return Reduced(means, moments, micro_steps[None], whole[-1:], by_variable, report)
 
@@ -88,13 +87,16 @@ class AllToAllReduction:
         self._needs = needs
         self._collectives = collectives_for(replicas, timeout_seconds)
 
-    def shard_sizes(self, shapes: Sequence[tf.TensorShape]) -> list[int]:
-        """Elements of one replica's shards of variables of these shapes."""
-        return Packing(shapes, self._count).shard_sizes
+    def shard_shapes(self, shapes: Sequence[tf.TensorShape]) -> list[tuple[int, ...]]:
+        """Shapes of one replica's shards of variables of these shapes."""
+        return self._packing(shapes).shard_shapes
+
+    def _packing(self, shapes: Sequence[tf.TensorShape]) -> Packing:
+        return Packing(shapes, self._count, any_axis=self._replicas.is_compiled)
 
     def __call__(self, totals: Totals, micro_steps: tf.Tensor) -> Reduced:
         """Mean gradient and moments, the same on every replica. Replica context; see ``LocalReduction``."""
-        packing, keys = Packing([g.shape for g in totals.sums[0]], self._count), itertools.count(1)
+        packing, keys = self._packing([g.shape for g in totals.sums[0]]), itertools.count(1)
 
         def exchanged(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
             return [self._collectives.exchange(rows, next(keys)) for rows in packing.packed(tensors)]
@@ -103,14 +105,17 @@ class AllToAllReduction:
             return self._collectives.sum(vector, next(keys))
 
         def gathered(vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [tf.reshape(self._collectives.gather(v, next(keys)), [self._count, -1]) for v in vectors]
+            return [self._collectives.gather(v, next(keys)) for v in vectors]
 
+        # Before the gradients: with the weights known, nobody has to wait for all of them while holding what was exchanged.
+        said = self._said(totals.counters[0], micro_steps, total)
         rows = exchanged(totals.sums[0])
         squares = [tf.reduce_sum(s, axis=0) for s in exchanged(totals.squares)] if totals.squares else []
         group_a = [tf.reduce_sum(r[: self._in_group_a], axis=0) for r in rows]
         group_b = [tf.reduce_sum(r[self._in_group_a :], axis=0) for r in rows]
-        said = self._said(self._products(packing, group_a, group_b), totals.counters[0], micro_steps, total)
-        moments = _moments(tf.reduce_sum(said.products, axis=0), said.weights, said.counters)
+        products = self._products(packing, group_a, group_b)
+        products = tf.reshape(total(tf.reshape(products, [-1])), products.shape)
+        moments = _moments(tf.reduce_sum(products, axis=0), said.weights, said.counters)
         means, report = [(a + b) / said.counters[1] for a, b in zip(group_a, group_b, strict=True)], tf.zeros([0])
         if self._needs.adapt is not None:
             shards = self._shards(packing, rows, squares, means, said, tf.math.is_finite(moments.squared_norm))
@@ -118,7 +123,7 @@ class AllToAllReduction:
             if self._needs.adapt.keeps_raw:
                 self._needs.adapt.keep_raw(packing.unpacked(gathered(means)))
             means = packing.joined(pieces)
-        by_variable = _moments(said.products, said.weights, said.counters) if self._needs.by_variable else None
+        by_variable = _moments(products, said.weights, said.counters) if self._needs.by_variable else None
         return Reduced(packing.unpacked(gathered(means)), moments, said.micro_steps, said.fingerprints, by_variable, report)
 
     def _shards(
@@ -153,29 +158,26 @@ class AllToAllReduction:
             return similarity.group_products(packing.pieces(a), packing.pieces(b))
         return tf.reduce_sum(similarity.group_products(a, b), axis=0, keepdims=True)
 
-    def _said(self, products: tf.Tensor, counters: tf.Tensor, micro_steps: tf.Tensor, total: Total) -> "_Said":
+    def _said(self, counters: tf.Tensor, micro_steps: tf.Tensor, total: Total) -> "_Said":
         """What all replicas say, in one message. The first replica of each worker speaks for it."""
         replica, per_worker = self._replicas.replica_id(), self._count // self._workers
         in_a = tf.cast(replica < self._in_group_a, tf.float32)
         speaks = tf.cast(tf.equal(replica % per_worker, 0), tf.float32)
         this = tf.one_hot(replica, self._count)
         own = _Said(
-            products=tf.reshape(products, [-1]),
             weights=tf.stack([in_a * counters[1], (1.0 - in_a) * counters[1]]),
             counters=counters[:-1],
             micro_steps=tf.one_hot(replica // per_worker, self._workers) * micro_steps * speaks,
             fingerprints=this * counters[-1],
             replica_weights=this * counters[1],
         )
-        added = _Said(*tf.split(total(tf.concat(own, axis=0)), [section.shape[0] for section in own]))
-        return added._replace(products=tf.reshape(added.products, products.shape))
+        return _Said(*tf.split(total(tf.concat(own, axis=0)), [section.shape[0] for section in own]))
 
 
 class _Said(NamedTuple):
     """Numbers that add up over the replicas: each fills its own places with what it knows, and the others with 0.
 
     Attributes:
-        products: Of the groups [variables or 1, 3].
         weights: Of groups A and B [2].
         counters: All columns of ``COUNTERS`` but the last.
         micro_steps: Of each worker.
@@ -183,7 +185,6 @@ class _Said(NamedTuple):
         replica_weights: Of each replica.
     """
 
-    products: tf.Tensor
     weights: tf.Tensor
     counters: tf.Tensor
     micro_steps: tf.Tensor

@@ -27,10 +27,10 @@ class Totals(NamedTuple):
 
 
 class Shards(NamedTuple):
-    """The mean gradient inside the reduction: of each variable one replica's shard, flat.
+    """The mean gradient inside the reduction: of each variable one replica's shard.
 
     Attributes:
-        means: Mean gradient over all examples, float32, one vector per variable.
+        means: Mean gradient over all examples, float32, one tensor per variable.
         variances: Weighted variance of the groups' mean gradients, same shapes.
         groups: Float32 scalar: number of groups with a weight.
         is_usable: Boolean scalar, the same on every replica: whether the update will be applied.

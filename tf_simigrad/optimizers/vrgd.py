@@ -83,19 +83,19 @@ class VRGD:
 
     def build(
         self,
-        sizes: Sequence[int],
+        shard_shapes: Sequence[Sequence[int]],
         shapes: Sequence[tf.TensorShape],
         make_variable: Callable[[Sequence[int], str], Any],
     ) -> None:
         """Makes the state anew.
 
         Args:
-            sizes: Elements of one replica's shard of each variable.
+            shard_shapes: Of one replica's shard of each variable.
             shapes: Of the variables.
             make_variable: ``make_variable(shape, name)``: float32 zeros of which every replica has its own.
         """
         if self.ratio_momentum:
-            self._averages = [make_variable([size], "vrgd_ratio") for size in sizes]
+            self._averages = [make_variable(shape, "vrgd_ratio") for shape in shard_shapes]
             self._updates = make_variable([], "vrgd_updates")
         if self.keeps_raw:
             self._raw = [make_variable(shape, "raw_gradient") for shape in shapes]

@@ -77,7 +77,7 @@ def assemble(
         forward = Forward(model, variables, replicas.count, loss_fn)
     if vrgd is not None:
         shapes = [v.shape for v in variables]
-        vrgd.build(reduction.shard_sizes(shapes), shapes, replicas.per_replica_variable)
+        vrgd.build(reduction.shard_shapes(shapes), shapes, replicas.per_replica_variable)
     with_squares = vrgd is not None and vrgd.groups == "micro_steps"
     accumulator = Accumulator(replicas, variables, reduction.slots, with_squares)
     update = Update(model, variables, replicas, accumulator, reduction, needs, STATISTICS[statistic], after)
