@@ -38,6 +38,21 @@ def strategies(tf):
 
 
 @pytest.fixture
+def one_core(tf, monkeypatch):
+    """TPUStrategy's own class over one core that is described, whose programs run on the CPU."""
+    from tf_simigrad.compat import tpu_description
+
+    strategy = tpu_description.described_strategy(1)
+
+    def run(fn, args=(), kwargs=None, options=None):
+        specs = tf.nest.map_structure(tf.type_spec_from_value, args)
+        return tpu_description.replica_function(strategy, fn, specs)(*args)
+
+    monkeypatch.setattr(strategy, "run", run)
+    return strategy
+
+
+@pytest.fixture
 def data_dir():
     """The folder of real data named by TF_SIMIGRAD_DATA; the test is skipped where there is none."""
     folder = os.environ.get("TF_SIMIGRAD_DATA")

@@ -93,10 +93,12 @@ class WriteTables(tf.keras.callbacks.Callback):
         self.seconds = time.perf_counter() - self.started
 
 
-def make_strategy(name, devices):
+def make_strategy(name, devices, tpu="local"):
     """The strategy of that name; on a machine without a GPU, mirrored over as many logical CPU devices."""
     if name == "default":
         return tf.distribute.get_strategy()
+    if name == "tpu":
+        return tpu_strategy(tpu)
     if name == "multiworker":
         sg.enable_keras3_multi_worker()
         return tf.distribute.MultiWorkerMirroredStrategy()
@@ -108,6 +110,22 @@ def make_strategy(name, devices):
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * (devices or 1))
     kind = "GPU" if gpus else "CPU"
     return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(devices or len(gpus) or 1)])
+
+
+def tpu_strategy(name):
+    """Over all cores of the TPU of that name; "local" is the one of this machine."""
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        if name != "local":
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"--strategy tpu: no TPU {name} can be used. What a TPU VM needs stands in tools/tpu_vm.md; without a TPU, "
+            f"python -m tools.tpu_check compiles for one. TensorFlow says: {reason}"
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
 
 
 def load_data(experiment, data_dir):
@@ -124,12 +142,27 @@ def build(experiment, strategy, data):
     if element > examples:
         raise ValueError(f"micro_batch_size={experiment.micro_batch_size}: {element} on all replicas, of {examples} examples")
     steps_per_epoch = examples // element
+    replicas = Replicas(strategy)
+    if replicas.is_compiled:
+        check_validation(experiment.validation_batch_size, len(data[1][0]), replicas.count)
     with strategy.scope():
         model = building.model(experiment, steps_per_epoch * element)
     adaptive = building.callback(experiment)
-    task, workers = building.TASKS[experiment.task], Workers(Replicas(strategy))
+    task, workers = building.TASKS[experiment.task], Workers(replicas)
     return Training(
         experiment, strategy, workers, data, model, adaptive, element, steps_per_epoch, task.standardise, task.augment
+    )
+
+
+def check_validation(batch_size, examples, replicas):
+    """Raises where the elements of the validation data would not all be of one size on every core of a TPU."""
+    if batch_size % replicas == 0 and examples % batch_size == 0:
+        return
+    usable = [size for size in range(replicas, examples + 1, replicas) if examples % size == 0]
+    advice = f"such as {min(usable, key=lambda size: abs(size - batch_size))}" if usable else "and there is none"
+    raise ValueError(
+        f"validation_batch_size={batch_size}: on a TPU expected a multiple of its {replicas} cores that divides the {examples} "
+        f"validation examples, {advice}"
     )
 
 
@@ -213,7 +246,11 @@ def write_results(training, output, tables):
 
 
 def strategy_name(strategy):
-    names = {tf.distribute.MirroredStrategy: "mirrored", tf.distribute.MultiWorkerMirroredStrategy: "multiworker"}
+    names = {
+        tf.distribute.MirroredStrategy: "mirrored",
+        tf.distribute.MultiWorkerMirroredStrategy: "multiworker",
+        tf.distribute.TPUStrategy: "tpu",
+    }
     return names.get(type(strategy), "default")
 
 
@@ -225,6 +262,16 @@ def versions():
     return {"keras": "keras3" if keras.startswith("3.") else "tf_keras", "versions": found}
 
 
+def host_model(training):
+    """The model itself, or where a TPU holds it a copy on this machine."""
+    if not Replicas(training.strategy).is_compiled:
+        return training.model
+    with tf.device("CPU"):
+        copy = building.TASKS[training.experiment.task].build(training.experiment)
+    copy.set_weights(training.model.get_weights())
+    return copy
+
+
 def export(training, output):
     """Writes the SavedModel, and what it has to predict, for tools.check_saved_model. On all workers."""
     # Both Kerases print the signature.
@@ -232,7 +279,7 @@ def export(training, output):
         sg.export(training.model, output / "saved_model")
     x_test = training.data[1][0][:SERVING_EXAMPLES]
     inputs = np.asarray(training.standardise(x_test)) if training.standardise else x_test
-    # Not by predict, which splits the examples among the workers.
-    predictions = training.model(tf.constant(inputs), training=False)
+    # Not by predict, which splits the examples among the workers, nor by a TPU, which computes otherwise than who serves.
+    predictions = host_model(training)(tf.constant(inputs), training=False)
     if training.is_chief:
         np.savez(output / "serving_check.npz", inputs=inputs, predictions=predictions)

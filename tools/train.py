@@ -31,6 +31,7 @@ def parse_arguments(arguments):
     parser.add_argument("--output", type=Path, metavar="DIR", help="results (default: run/NAME); a run found there is replaced")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="holds CIFAR-10 (default: Keras downloads it)")
     parser.add_argument("--strategy", choices=("default", "mirrored", "multiworker", "tpu"), default="default")
+    parser.add_argument("--tpu", default="local", metavar="NAME", help="of --strategy tpu (default: local, this TPU VM's own)")
     parser.add_argument("--devices", type=int, metavar="N", help="replicas of --strategy mirrored (default: every GPU)")
     parser.add_argument("--keras", choices=("tf_keras", "keras3"), help="default: as TF_USE_LEGACY_KERAS says")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="replaces a field of the experiment")
@@ -53,8 +54,6 @@ def load_config(config):
 
 
 def check_devices(strategy, devices):
-    if strategy == "tpu":
-        raise ValueError("--strategy tpu: this version trains with default, mirrored and multiworker only")
     if strategy == "multiworker" and "TF_CONFIG" not in os.environ:
         raise ValueError(
             "--strategy multiworker: TF_CONFIG is not set. On one machine: python -m tools.launch --workers 2 -- python -m "
@@ -64,13 +63,19 @@ def check_devices(strategy, devices):
         raise ValueError(f"--devices {devices}: expected 1 or more")
     if strategy == "default" and devices not in (None, 1):
         raise ValueError(f"--devices {devices}: --strategy default has one; pass --strategy mirrored")
+    if strategy == "tpu" and devices is not None:
+        raise ValueError(f"--devices {devices}: a TPU is used whole; leave it out")
     if strategy == "multiworker" and devices is not None:
         raise ValueError(f"--devices {devices}: a worker takes every GPU it sees; set CUDA_VISIBLE_DEVICES instead")
 
 
-def choose_keras(keras):
+def choose_keras(keras, strategy="default"):
     # TensorFlow reads these when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if strategy == "tpu":
+        if keras == "keras3":
+            raise ValueError("--keras keras3: TPUs are supported under tf_keras only; leave it out")
+        keras = "tf_keras"
     if keras:
         os.environ["TF_USE_LEGACY_KERAS"] = "1" if keras == "tf_keras" else "0"
     if keras == "tf_keras" and importlib.util.find_spec("tf_keras") is None:
@@ -126,11 +131,11 @@ def main(arguments=None):
         output = args.output or Path("run") / experiment.name
         if args.resume:
             check_resume(experiment, output)
-        choose_keras(args.keras)
+        choose_keras(args.keras, args.strategy)
         # Only now is TensorFlow imported.
         from tools import experiment as runner
 
-        strategy = runner.make_strategy(args.strategy, args.devices)
+        strategy = runner.make_strategy(args.strategy, args.devices, args.tpu)
         data = runner.load_data(experiment, args.data_dir)
         training = runner.build(experiment, strategy, data)
         training.workers.meet("the checks")

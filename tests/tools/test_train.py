@@ -149,6 +149,17 @@ def fails(capsys, *arguments):
 
 
 @pytest.mark.one_keras
+def test_a_tpu_that_is_not_there_is_one_line(tmp_path):
+    done = subprocess.run(
+        command("--strategy", "tpu", "--output", tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    said = [line for line in done.stderr.splitlines() if line.startswith("tools.train: error:")]
+    assert done.returncode == 2 and len(said) == 1
+    assert "no TPU local can be used" in said[0] and "python -m tools.tpu_check" in said[0]
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.one_keras
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -158,7 +169,8 @@ def fails(capsys, *arguments):
         ([], "the following arguments are required: CONFIG"),
         (["quickstart_digits", "--strategy", "best"], "invalid choice: 'best'"),
         (["quickstart_digits", "--strategy", "multiworker"], "--strategy multiworker: TF_CONFIG is not set"),
-        (["quickstart_digits", "--strategy", "tpu"], "default, mirrored and multiworker only"),
+        (["quickstart_digits", "--strategy", "tpu", "--devices", "8"], "a TPU is used whole"),
+        (["quickstart_digits", "--strategy", "tpu", "--keras", "keras3"], "under tf_keras only"),
         (["quickstart_digits", "--devices", "2"], "--devices 2: --strategy default has one"),
         (["quickstart_digits", "--strategy", "mirrored", "--devices", "0"], "--devices 0: expected 1 or more"),
         (["quickstart_digits", "--set", "epoch=1"], "no field epoch; did you mean epochs"),

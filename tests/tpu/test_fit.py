@@ -7,25 +7,13 @@ import tensorflow as tf
 import tf_simigrad as sg
 from tests.fit.cases import arrays, assert_same_weights, cross_entropy, sequential
 from tests.policies import Cycle
-from tf_simigrad.compat import keras_private, tpu_description
+from tf_simigrad.compat import keras_private
 from tf_simigrad.fit import checks
 
 pytestmark = pytest.mark.skipif(keras_private.KERAS_3, reason="TPUStrategy is supported under tf_keras only")
 
 MICRO_BATCH, MICRO_STEPS = 4, (4, 5)  # four groups are VRGD's fewest
 EXAMPLES = MICRO_BATCH * sum(MICRO_STEPS) * 2
-
-
-@pytest.fixture
-def one_core(tf, monkeypatch):
-    strategy = tpu_description.described_strategy(1)
-
-    def run(fn, args=(), kwargs=None, options=None):
-        specs = tf.nest.map_structure(tf.type_spec_from_value, args)
-        return tpu_description.replica_function(strategy, fn, specs)(*args)
-
-    monkeypatch.setattr(strategy, "run", run)
-    return strategy
 
 
 def compiled(strategy, metrics=("accuracy",), **kwargs):
@@ -127,7 +115,9 @@ def test_elements_that_no_program_can_take_are_refused(one_core, make, message):
         model.fit(make(), verbose=0, callbacks=[adaptive_for(transform)])
 
 
-@pytest.mark.parametrize(("spec", "message"), [(None, "tf.data.Dataset"), (tf.RaggedTensorSpec([4, None]), "dense tensors only")])
+@pytest.mark.parametrize(
+    ("spec", "message"), [(None, "tf.data.Dataset"), (tf.RaggedTensorSpec([4, None]), "dense tensors only")]
+)
 def test_specs_that_fit_itself_does_not_let_through_are_refused(spec, message):
     with pytest.raises(ValueError, match=message):
         checks.check_static_shapes(spec)
