@@ -33,7 +33,7 @@ make_environment() {
         echo "making $name from tools/$lock: some minutes, about 3 GB ..."
     fi
     local log="$venv/install.log"
-    if ! "$venv/bin/python" -m pip install --require-hashes -r "$root/tools/$lock" >"$log" 2>&1 ||
+    if ! "$venv/bin/python" -m pip install --require-hashes --no-deps -r "$root/tools/$lock" >"$log" 2>&1 ||
         ! "$venv/bin/python" -m pip install --no-deps --no-build-isolation -e "$root" >>"$log" 2>&1; then
         tail -n 20 "$log" >&2
         echo "The installation failed; the whole log is $name/install.log." >&2
