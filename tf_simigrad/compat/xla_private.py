@@ -3,15 +3,34 @@
 These lower on TensorFlow for CPU and on that for TPU alike (``CrossReplicaSum``, ``AllToAll`` lower on the second only).
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.python.distribute import tpu_util
 
 Groups = Sequence[Sequence[int]]
+Function = TypeVar("Function", bound=Callable)
 
 _STABLEHLO_VERSION = 9  # of the calling convention of XlaCallModule
 _ELEMENTS = {tf.float32: "f32"}
+
+
+def compiled(function: Function) -> Function:
+    """The function compiled by XLA, unless it is called in a program that XLA compiles whole, or where there is no XLA.
+
+    TensorFlow for TPUs has none for its own CPU ("could not find registered transfer manager for platform Host").
+    """
+    alone = tf.function(function, jit_compile=True)
+
+    @functools.wraps(function)
+    def call(*args: object) -> object:
+        in_program = tpu_util.enclosing_tpu_context() is not None
+        return function(*args) if in_program or tf.config.list_physical_devices("TPU_SYSTEM") else alone(*args)
+
+    return call  # type: ignore[return-value]
 
 
 def replica_id() -> tf.Tensor:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tf_simigrad.compat import xla_private
 from tf_simigrad.core import guards
 
 LARGEST_RATIO = 1e4
@@ -32,7 +33,7 @@ def ratio(mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
     return tf.where(squared > 0, tf.minimum(squared / guards.at_least_tiny(variance), LARGEST_RATIO), 0.0)
 
 
-@tf.function(jit_compile=True)
+@xla_private.compiled
 def layer_sums(means: Sequence[tf.Tensor], variances: Sequence[tf.Tensor]) -> tf.Tensor:
     """What the mean ratio of each layer is made of.
 
@@ -49,7 +50,7 @@ def layer_sums(means: Sequence[tf.Tensor], variances: Sequence[tf.Tensor]) -> tf
     return tf.stack([tf.stack([tf.reduce_sum(r), c]) for r, c in zip(ratios, counts, strict=True)])
 
 
-@tf.function(jit_compile=True)
+@xla_private.compiled
 def multipliers(
     means: Sequence[tf.Tensor], variances: Sequence[tf.Tensor], sums: tf.Tensor, gamma: tf.Tensor, upper: tf.Tensor
 ) -> list[tf.Tensor]:
@@ -93,13 +94,13 @@ def variance_of_groups(sums: tf.Tensor, weights: tf.Tensor, mean: tf.Tensor) -> 
     return tf.reduce_sum(each * tf.square(deviations), axis=0) / tf.reduce_sum(weights)
 
 
-@tf.function(jit_compile=True)
+@xla_private.compiled
 def averaged(averages: Sequence[tf.Tensor], factors: Sequence[tf.Tensor], momentum: tf.Tensor) -> list[tf.Tensor]:
     """``momentum * average + (1 - momentum) * factor`` of each layer, not yet corrected for having begun at 0."""
     return [momentum * a + (1.0 - momentum) * f for a, f in zip(averages, factors, strict=True)]
 
 
-@tf.function(jit_compile=True)
+@xla_private.compiled
 def scaled(means: Sequence[tf.Tensor], factors: Sequence[tf.Tensor], is_scaled: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The mean gradients times their factors, and the sum of the factors of each layer.
 

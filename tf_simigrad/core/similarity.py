@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tf_simigrad.compat import xla_private
 from tf_simigrad.core import trees
 from tf_simigrad.records import Moments
 
@@ -23,7 +24,7 @@ class Measurement(NamedTuple):
     noise_trace: tf.Tensor
 
 
-@tf.function(jit_compile=True)
+@xla_private.compiled
 def group_products(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor] | None) -> tf.Tensor:
     """The three numbers that the cosine of two groups needs, for each tensor, in one compiled pass over the gradients.
 
