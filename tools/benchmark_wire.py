@@ -83,7 +83,7 @@ def model_and_data(strategy, elements):
 
 def update_graph(adaptive):
     """The graph of the update that `fit` ran: asked for by the same signature, it is not traced again."""
-    step = adaptive._parts.step
+    step = adaptive._preparation.parts.step
     graph = step.update_graph()
     if step.traces["update"] != 1:
         raise ValueError("the update has another signature than expected: this is not the graph that fit ran")

@@ -4,26 +4,18 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_simigrad.compat import keras3_workers, keras_optimizer, keras_private, tf_private
+from tf_simigrad.compat import keras3_workers, keras_optimizer, keras_private
 from tf_simigrad.control.policy import Policy, check_bounds, is_count
 from tf_simigrad.core import lr_rules
-from tf_simigrad.core.similarity import STATISTICS
-from tf_simigrad.distribute.replicas import Replicas
-from tf_simigrad.fit.checks import (
-    check_model,
-    check_static_shapes,
-    check_workers_of_keras3,
-    fewest_micro_steps,
-    transforms_of,
-    warn_of,
-)
+from tf_simigrad.fit.checks import check_workers_of_keras3
 from tf_simigrad.fit.control_loop import ControlLoop, LoopState
+from tf_simigrad.fit.preparation import Preparation
 from tf_simigrad.fit.slot import TrainFunctionSlot
 from tf_simigrad.fit.train_function import END_OF_DATA, TrainFunction
 from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.optimizers.vrgd import VRGD
 from tf_simigrad.records import UpdateRecord
-from tf_simigrad.train.assemble import TrainParts, assemble
+from tf_simigrad.train.assemble import TrainParts
 
 _LOG = logging.getLogger("tf_simigrad")
 
@@ -95,25 +87,16 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
                 "instance of your own subclass of sg.Policy."
             )
         check_bounds(policy)
-        if statistic not in STATISTICS:
-            raise ValueError(f"statistic={statistic!r} is not known. Pass one of {', '.join(map(repr, STATISTICS))}.")
         if reference_batch_size is not None and (not is_count(reference_batch_size)):
             raise ValueError(f"reference_batch_size={reference_batch_size!r} must be a whole number of examples, or None.")
-        if loss_fn is not None and not callable(loss_fn):
-            raise ValueError(f"loss_fn={loss_fn!r} must be callable: loss_fn(model, data) -> mean loss of one micro-batch.")
         self.verbose = verbose
         self._policy = policy
-        self._statistic = statistic
         self._rule = lr_rules.resolve(learning_rate_rule)
-        self._transforms = transforms_of(transform)
-        self._loss_fn = loss_fn
+        self._preparation = Preparation(policy, statistic, transform, loss_fn)
         self._reference_batch_size = reference_batch_size
         self._loop = self._new_loop()
         self._function: TrainFunction | None = None
-        self._parts: TrainParts | None = None
-        self._parts_key: tuple = ()
         self._owner: tuple[Any, Any] | None = None
-        self._restored: dict[str, list] | None = None
         self._is_resumed = False
         self._is_new = True
         self._slot: TrainFunctionSlot | None = None
@@ -128,7 +111,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     @property
     def loss_fn(self) -> Callable[[Any, Any], Any] | None:
         """The ``loss_fn`` it was made with."""
-        return self._loss_fn
+        return self._preparation.loss_fn
 
     @property
     def history(self) -> list[UpdateRecord]:
@@ -161,7 +144,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     @property
     def traces(self) -> int:
         """How often the functions of the training step were traced: 1, whatever the batch size did (calls, if run eagerly)."""
-        return 0 if self._parts is None else max(self._parts.step.traces.values())
+        parts = self._preparation.parts
+        return 0 if parts is None else max(parts.step.traces.values())
 
     def set_batch_size(self, batch_size: int) -> None:
         """Sets the batch size; the policy goes on from there. What is rounded is logged.
@@ -193,8 +177,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         Raises:
             ValueError: If the model, its optimizer or its strategy is not supported.
         """
-        check_model(model, self._loss_fn is not None)
-        fewest_micro_steps(self._policy, self._transforms, model.distribute_strategy.num_replicas_in_sync)
+        self._preparation.check(model)
 
     def set_model(self, model: Any) -> None:
         """Checks the model and takes the place of its train function. Called by Keras.
@@ -223,8 +206,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Notes which epoch it is. Called by Keras."""
         self._epoch = epoch
-        if self._parts is not None:
-            self._parts.forward.reset_metrics()
+        if self._preparation.parts is not None:
+            self._preparation.parts.forward.reset_metrics()
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Announces one call of the train function. Called by Keras."""
@@ -285,8 +268,8 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         if self._is_new:  # not earlier: a callback such as BackupAndRestore sets the iterations when training begins
             self._loop.state.schedule_offset = keras_optimizer.iterations(self.model.optimizer)
             self._is_new = False
-        self._loop.start(*fewest_micro_steps(self._policy, self._transforms, parts.replicas.count))
-        self._put_back(parts)
+        self._loop.start(*self._preparation.fewest_micro_steps(parts.replicas.count))
+        self._preparation.put_back(parts)
         function = TrainFunction(self.model, parts, self._loop)
         function.begin(iterator, self.params.get("steps"), self.params["epochs"])
         return function
@@ -304,18 +287,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         Raises:
             ValueError: If an element's shapes are not static where they must be.
         """
-        replicas = Replicas(model.distribute_strategy)
-        element = tf_private.first_replica_spec(element_spec)
-        if replicas.is_compiled:
-            check_static_shapes(element)
-        if not keras_private.is_ready(model, with_loss=self._loss_fn is None):
-            keras_private.build_from(model, element, self._loss_fn)
-        key = (*keras_private.compiled_identity(model), *(id(v) for v in model.trainable_variables))
-        if self._parts is None or key != self._parts_key:
-            warn_of(model, replicas, self._loss_fn is not None)
-            self._parts = assemble(model, replicas, self._statistic, self._transforms, self._loss_fn)
-            self._parts_key = key
-        return self._parts
+        return self._preparation.train_parts(model, element_spec)
 
     def _new_loop(self) -> ControlLoop:
         return ControlLoop(self._policy, self._rule, self._reference_batch_size)
@@ -325,27 +297,12 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
 
         These are the pending sums, where there are any, and the state of a ``VRGD``, if it has one.
         """
-        arrays: dict[str, list] = {}
-        if self._parts is not None:
-            if self._loop.state.pending_steps:
-                arrays["pending"] = self._parts.replicas.arrays_of(self._parts.accumulator.variables)
-            if self._parts.state:
-                arrays["transform"] = self._parts.replicas.arrays_of(self._parts.state)
-        return self._loop.state, arrays
+        return self._loop.state, self._preparation.arrays_to_save(is_pending=self._loop.state.pending_steps > 0)
 
     def state_to_resume(self, state: LoopState, arrays: dict[str, list]) -> None:
         """Takes what ``state_to_save`` gave, for the next ``fit``."""
         self._function = None
         self._loop = self._new_loop()
         self._loop.resume(state)
-        self._restored = arrays
+        self._preparation.arrays_to_resume(arrays)
         self._is_resumed, self._is_new = True, False
-
-    def _put_back(self, parts: TrainParts) -> None:
-        """Gives the arrays of a checkpoint to those whose they are."""
-        restored, self._restored = self._restored, None
-        if restored is None:
-            return
-        if "pending" in restored:
-            parts.replicas.assign_arrays(parts.accumulator.variables, restored["pending"], "pending gradient sums")
-        parts.replicas.assign_arrays(parts.state, restored.get("transform", []), "moving averages of VRGD")
