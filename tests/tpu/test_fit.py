@@ -135,3 +135,20 @@ def test_float16_is_refused(one_core):
     model.optimizer = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(0.1))
     with pytest.raises(ValueError, match="mixed_bfloat16"):
         adaptive_for(transform).check(model)
+
+
+def test_bfloat16_keeps_weights_and_sums_in_float32(one_core):
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        model, transform = compiled(one_core)
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    assert model.layers[0].compute_dtype == "bfloat16"
+    adaptive = adaptive_for(transform)
+    logs = model.fit(dataset(), verbose=0, callbacks=[adaptive]).history
+    plain, transform = compiled(one_core)
+    expected = plain.fit(dataset(), verbose=0, callbacks=[adaptive_for(transform)]).history
+    assert {v.dtype for v in model.variables} == {tf.float32}
+    assert len(adaptive.history) == 4 and all(not r.skipped for r in adaptive.history)
+    # bfloat16 has 8 bits: the loss is that of float32 to about a hundredth.
+    np.testing.assert_allclose(logs["loss"], expected["loss"], rtol=0.02)
