@@ -15,8 +15,8 @@ from tools.tpu import compiler
 from tools.train import Parser, choose_keras, load_config
 
 LIMITS = (
-    "This shows that the programs compile, and what memory they need. It says nothing about speed or numbers, and the input "
-    "pipeline, TensorFlow's own distribution of programs over a TPU and what the runtime keeps for itself are not in it."
+    "A program that compiles here compiles there, with these collectives and in this memory. Nothing is said about speed or "
+    "numbers; the input pipeline and TensorFlow's own distribution of programs over a TPU are not in it."
 )
 UNOPTIMISED = "Compiled without optimisation: nothing is said about memory, and collectives may differ."
 DEFAULT_MICRO_BATCH_SIZE = 8
@@ -41,6 +41,8 @@ def parse_arguments(arguments):
 
 
 def check(args):
+    if not args.topology:
+        raise ValueError("--topology is empty: expected a name such as v5e:2x4")
     if args.micro_batch_size is not None and args.micro_batch_size < 1:
         raise ValueError(f"--micro-batch-size {args.micro_batch_size}: expected 1 or more")
     if args.fast and args.find_max:
@@ -90,7 +92,7 @@ def measure(args):
     from tools.tpu.programs import Training
 
     cores = compiler.cores(args.topology)
-    strategy = tpu_description.described_strategy(cores)
+    strategy = tpu_description.described_strategy(cores, with_values=False)
     model, adaptive, spec, size = made_training(args, strategy)
 
     def training(size):
@@ -100,8 +102,8 @@ def measure(args):
     say(f"{args.config}: {model.count_params():,} parameters, {cores} cores, {size} examples per core and micro-step")
     result = {"config": args.config, "topology": args.topology, "micro_batch_size": size, "optimised": not args.fast}
     result |= measurement.measure(first, args.topology, cores, not args.fast, say)
-    if args.find_max:
-        fits = measurement.fits_beside(result, training, args.topology, say)
+    if args.find_max and "error" not in result["programs"]["update"]:
+        fits = measurement.fits_beside(result, size, training, args.topology, say)
         result["largest_micro_batch_size"] = largest.largest(fits, size)
     return {**result, **versions(), "libtpu": compiler.version()}
 

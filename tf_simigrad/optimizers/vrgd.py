@@ -81,6 +81,11 @@ class VRGD:
         """State of each replica: the moving averages of its shards, and the number of updates that they are over."""
         return [*self._averages, self._updates] if self.ratio_momentum else []
 
+    @property
+    def kept_variables(self) -> list[Any]:
+        """All variables that it has made: its state, and the raw gradients that it keeps for an optimizer."""
+        return [*self.variables, *self._raw]
+
     def build(
         self,
         shard_shapes: Sequence[Sequence[int]],

@@ -29,6 +29,7 @@ class TrainParts(NamedTuple):
         replicas: Where the model lives.
         workers: The processes that train together.
         state: Per-replica variables of a ``VRGD``, which live on from update to update.
+        variables: All per-replica variables that were made for this train step.
         sections: Of the vector that an update returns.
     """
 
@@ -38,6 +39,7 @@ class TrainParts(NamedTuple):
     replicas: Replicas
     workers: Workers
     state: list[tf.Variable]
+    variables: list[tf.Variable]
     sections: list[int]
 
 
@@ -82,5 +84,6 @@ def assemble(
     accumulator = Accumulator(replicas, variables, reduction.slots, with_squares)
     update = Update(model, variables, replicas, accumulator, reduction, needs, STATISTICS[statistic], after)
     step = TrainStep(model, replicas, forward, accumulator, update, needs_norms=statistic == "all_pairs")
-    state = vrgd.variables if vrgd is not None else []
-    return TrainParts(step, accumulator, forward, replicas, Workers(replicas), state, update.sections)
+    state, kept = ([], []) if vrgd is None else (vrgd.variables, vrgd.kept_variables)
+    made = [*accumulator.variables, *kept]
+    return TrainParts(step, accumulator, forward, replicas, Workers(replicas), state, made, update.sections)

@@ -59,6 +59,8 @@ def library():
     """The path of libtpu.so: TPU_LIBRARY_PATH, or that of the installed package."""
     named = os.environ.get("TPU_LIBRARY_PATH")
     if named:
+        if not Path(named).is_file():
+            raise ImportError(f"TPU_LIBRARY_PATH={named}: there is no such file")
         return Path(named)
     found = importlib.util.find_spec("libtpu")
     if found is None:

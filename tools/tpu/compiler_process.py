@@ -40,8 +40,11 @@ def structure(*fields, **values):
 
 class Libtpu:
     def __init__(self, library):
-        loaded = ctypes.CDLL(str(library))
-        loaded.GetPjrtApi.restype = POINTER
+        try:
+            loaded = ctypes.CDLL(str(library))
+            loaded.GetPjrtApi.restype = POINTER
+        except (OSError, AttributeError) as error:
+            raise CompilerError(f"{library} is no libtpu: {error}") from error
         self.api = loaded.GetPjrtApi()
         self.call("Plugin_Initialize", structure())
 

@@ -13,7 +13,7 @@ def largest(fits, start, limit=65_536):
         The size, or 0 if not even 1 fits.
     """
     fitting, too_large = 0, limit + 1
-    size = start
+    size = min(start, limit)
     while fitting < size < too_large:
         if fits(size):
             fitting = size

@@ -73,10 +73,12 @@ def needed(programs):
     return {"data": max(running), "code": sum(p["code"] for p in programs)}
 
 
-def fits_beside(result, make_training, topology, say):
-    """`fits(size)`: whether the micro-step of another size compiles and fits, beside the update that is compiled already."""
+def fits_beside(result, size_of_result, make_training, topology, say):
+    """`fits(size)`: whether the micro-step of a size compiles and fits, beside the update that is compiled already."""
 
     def fits(size):
+        if size == size_of_result:
+            return result.get("memory", {}).get("fits", False)
         program = measure_program(make_training(size), "micro_step", topology, result["cores"], True, say)
         if "error" in program:
             if program["fits"]:

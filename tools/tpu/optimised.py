@@ -4,6 +4,7 @@ import math
 import re
 from typing import NamedTuple
 
+import numpy as np
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
@@ -55,9 +56,15 @@ def module_of(optimised):
 
 
 def groups_of(instruction):
-    """They come in either of two fields; those of a permutation are pairs of source and target."""
-    groups = instruction.collective_device_list.replica_groups or instruction.replica_groups
-    return [list(group.replica_ids) for group in groups]
+    """They come in any of three fields; those of a permutation are pairs of source and target."""
+    if instruction.source_target_pairs:
+        return [[pair.source, pair.target] for pair in instruction.source_target_pairs]
+    listed = instruction.collective_device_list
+    counted = listed.iota_replica_group_list
+    if counted.num_replica_groups:
+        ids = np.arange(math.prod(counted.iota_reshape_dims)).reshape(counted.iota_reshape_dims)
+        return ids.transpose(counted.iota_transpose_perm).reshape(counted.num_replica_groups, -1).tolist()
+    return [list(group.replica_ids) for group in listed.replica_groups or instruction.replica_groups]
 
 
 def is_partition(groups, cores):

@@ -85,12 +85,12 @@ class Training:
         return Lowered(hlo, sum(size_of(v) for v in self.variables() if id(v.handle) not in held))
 
     def variables(self):
-        """Of the whole training: weights and statistics, metrics, optimizer, gradient sums, state of a VRGD."""
+        """Of the whole training: weights and statistics, metrics, optimizer, gradient sums, what a VRGD keeps."""
         optimizer = self.model.optimizer.variables
         # A method in the first generation of optimizers.
         optimizer = optimizer() if callable(optimizer) else optimizer
         metrics = [variable for metric in self.model.metrics for variable in metric.variables]
-        return [*self.model.variables, *metrics, *optimizer, *self.parts.accumulator.variables, *self.parts.state]
+        return [*self.model.variables, *metrics, *optimizer, *self.parts.variables]
 
 
 def size_of(variable):
@@ -101,8 +101,12 @@ def readable(message):
     """The reason of a failed lowering in one line: which operations a TPU lacks and where they were made, or what it says."""
     unsupported = re.findall(r"(\w+) \(No registered '\w+' OpKernel", message)
     if unsupported:
-        made = [place for place in re.findall(r'File "([^"]+", line \d+)', message) if "site-packages" not in place]
+        # Where an operation is made inside a condition, what follows is about the condition.
+        created, _, defined = message.partition("Stack trace for op definition")
+        places = re.findall(r'File "([^"]+", line \d+)', created) or re.findall(r'File "([^"]+", line \d+)', defined)
+        made = [place for place in places if "site-packages" not in place]
         where = f", made in {made[-1].replace(chr(34), '')}" if made else ""
         return f"TPUs lack the operation {', '.join(dict.fromkeys(unsupported))}{where}"
-    said = re.search(r"error: (?:loc\(.*?\)\): )?(.+)", message)
-    return said[1] if said else next((line for line in message.splitlines() if line.strip()), "no reason is given")
+    said = re.search(r"error: (?:loc\(.*?\): )?(.+)", message)
+    lines = message.removeprefix("Failed getting HLO text: '").splitlines()
+    return said[1] if said else next((line for line in lines if line.strip()), "no reason is given")

@@ -59,11 +59,18 @@ def summed(collectives):
     """Those of one kind and the same groups together: kind, how many, bytes, groups."""
     together = {}
     for one in collectives:
-        groups = " ".join("{" + ",".join(map(str, group)) + "}" for group in one["groups"][:4])
+        groups = " ".join(map(name_of, one["groups"][:4]))
         key = (one["operation"], groups + (" ..." if len(one["groups"]) > 4 else ""))
         count, size = together.get(key, (0, 0.0))
         together[key] = (count + 1, size + one["bytes"])
     return [(operation, count, size, groups) for (operation, groups), (count, size) in together.items()]
+
+
+def name_of(group):
+    """{0,1,4,5}, or {0..7} where they are consecutive."""
+    if len(group) > 2 and group == list(range(group[0], group[-1] + 1)):
+        return f"{{{group[0]}..{group[-1]}}}"
+    return "{" + ",".join(map(str, group)) + "}"
 
 
 def sent_lines(sent):
