@@ -113,16 +113,18 @@ def run_child(arguments):
     """What the child has found, and the problem with it, if there is one."""
     # As one worker of several it would wait for the others.
     environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    # A TPU compiles every operation and every program when it first meets it.
+    seconds = TIMEOUT_SECONDS * (4 if "tpu" in arguments else 1)
     with tempfile.TemporaryDirectory() as folder:
         written, errors = Path(folder) / "result.json", Path(folder) / "errors.txt"
         written.write_text("{}")
         command = [*CHILD, *arguments, "--in-child", written]
         with errors.open("w") as file:
             try:
-                code = run(command, env=environment, stdout=DEVNULL, stderr=file, timeout=TIMEOUT_SECONDS).returncode
+                code = run(command, env=environment, stdout=DEVNULL, stderr=file, timeout=seconds).returncode
                 end = f"ended with exit code {code}" + (f" ({signal.Signals(-code).name})" if code < 0 else "")
             except TimeoutExpired:
-                code, end = None, f"had not ended after {TIMEOUT_SECONDS} s"
+                code, end = None, f"had not ended after {seconds} s"
         result = NOT_RUN | json.loads(written.read_text())
         last = [line for line in errors.read_text(errors="replace").splitlines() if line.strip()][-1:]
     stage = result.pop("stage", "importing TensorFlow")

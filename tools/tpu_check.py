@@ -5,14 +5,13 @@ that sends, beside plain training. Nothing is run: neither numbers nor speed are
 """
 
 import contextlib
-import importlib.util
 import json
 import sys
 from pathlib import Path
 
 from tools.overrides import apply_overrides
 from tools.tpu import compiler
-from tools.train import Parser, choose_keras, load_config
+from tools.train import Parser, choose_keras, load_config, load_module
 
 LIMITS = (
     "A program that compiles here compiles there, with these collectives and in this memory. Nothing is said about speed or "
@@ -58,10 +57,7 @@ def get_training(path):
     """The function of that name in a file, or None."""
     if not path.endswith(".py") or not Path(path).is_file():
         return None
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, "get_training", None)
+    return getattr(load_module(Path(path)), "get_training", None)
 
 
 def made_training(args, strategy):

@@ -31,7 +31,7 @@ def parse_arguments(arguments):
     parser.add_argument("--output", type=Path, metavar="DIR", help="results (default: run/NAME); a run found there is replaced")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="holds CIFAR-10 (default: Keras downloads it)")
     parser.add_argument("--strategy", choices=("default", "mirrored", "multiworker", "tpu"), default="default")
-    parser.add_argument("--tpu", default="local", metavar="NAME", help="of --strategy tpu (default: local, this TPU VM's own)")
+    parser.add_argument("--tpu", metavar="NAME", help="of --strategy tpu (default: local, this TPU VM's own)")
     parser.add_argument("--devices", type=int, metavar="N", help="replicas of --strategy mirrored (default: every GPU)")
     parser.add_argument("--keras", choices=("tf_keras", "keras3"), help="default: as TF_USE_LEGACY_KERAS says")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="replaces a field of the experiment")
@@ -39,21 +39,28 @@ def parse_arguments(arguments):
     return parser, parser.parse_args(arguments)
 
 
+def load_module(path):
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def load_config(config):
     names = sorted(path.stem for path in CONFIGS.glob("*.py") if path.stem not in ("__init__", "experiment"))
     path = Path(config) if config.endswith(".py") else CONFIGS / f"{config}.py"
     if not path.is_file() or (not config.endswith(".py") and config not in names):
         raise ValueError(f"no experiment {config}; {suggest(config, names)}")
-    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_module(path)
     experiment = module.get_config() if hasattr(module, "get_config") else None
     if not isinstance(experiment, Experiment):
         raise ValueError(f"{path} has no get_config() that returns a configs.experiment.Experiment")
     return experiment
 
 
-def check_devices(strategy, devices):
+def check_devices(strategy, devices, tpu=None):
+    if tpu is not None and strategy != "tpu":
+        raise ValueError(f"--tpu {tpu}: --strategy {strategy} has none; pass --strategy tpu")
     if strategy == "multiworker" and "TF_CONFIG" not in os.environ:
         raise ValueError(
             "--strategy multiworker: TF_CONFIG is not set. On one machine: python -m tools.launch --workers 2 -- python -m "
@@ -126,7 +133,7 @@ def main(arguments=None):
     parser, args = parse_arguments(arguments)
     try:
         experiment = apply_overrides(load_config(args.config), args.set)
-        check_devices(args.strategy, args.devices)
+        check_devices(args.strategy, args.devices, args.tpu)
         check_data(experiment, args.data_dir)
         output = args.output or Path("run") / experiment.name
         if args.resume:
@@ -135,7 +142,7 @@ def main(arguments=None):
         # Only now is TensorFlow imported.
         from tools import experiment as runner
 
-        strategy = runner.make_strategy(args.strategy, args.devices, args.tpu)
+        strategy = runner.make_strategy(args.strategy, args.devices, args.tpu or "local")
         data = runner.load_data(experiment, args.data_dir)
         training = runner.build(experiment, strategy, data)
         training.workers.meet("the checks")

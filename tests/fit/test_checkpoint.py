@@ -109,3 +109,15 @@ def test_arguments(tf, tmp_path):
         sg.EpochCheckpoint(tmp_path, "adaptive")
     with pytest.raises(ValueError, match="keep=0"):
         sg.EpochCheckpoint(tmp_path, sg.AdaptiveBatch(sg.FixedBatch(8)), keep=0)
+
+
+def test_shards_of_vrgd_are_not_given_to_another_kind_of_device(tf, strategies, tmp_path):
+    """A TPU numbers them otherwise, and their shapes may be equal."""
+    model = cases.compiled(tf.keras, CASES["sequential"], "sgd")
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(16), transform=sg.VRGD(ratio_momentum=0.9))
+    checkpoint = sg.EpochCheckpoint(tmp_path, adaptive)
+    cases.fit(model, cases.arrays(32), batch_size=4, callbacks=[adaptive, checkpoint])
+    (state,) = tmp_path.glob("epoch-*/adaptive.json")
+    state.write_text(json.dumps({**json.loads(state.read_text()), "order": "TPU cores"}))
+    with pytest.raises(ValueError, match="in the order of TPU cores, this strategy has that of replicas"):
+        checkpoint.restore(model)

@@ -170,6 +170,7 @@ def test_a_tpu_that_is_not_there_is_one_line(tmp_path):
         (["quickstart_digits", "--strategy", "best"], "invalid choice: 'best'"),
         (["quickstart_digits", "--strategy", "multiworker"], "--strategy multiworker: TF_CONFIG is not set"),
         (["quickstart_digits", "--strategy", "tpu", "--devices", "8"], "a TPU is used whole"),
+        (["quickstart_digits", "--tpu", "a"], "--tpu a: --strategy default has none"),
         (["quickstart_digits", "--strategy", "tpu", "--keras", "keras3"], "under tf_keras only"),
         (["quickstart_digits", "--devices", "2"], "--devices 2: --strategy default has one"),
         (["quickstart_digits", "--strategy", "mirrored", "--devices", "0"], "--devices 0: expected 1 or more"),

@@ -54,7 +54,7 @@ def test_a_core_takes_the_steps_of_a_cpu(one_core, steps_per_execution):
 
 
 def test_metrics_are_fetched_once_per_update(one_core, monkeypatch):
-    """What the micro-steps in between show is what the last update left, on the host."""
+    """What the micro-steps in between show is what the last update left."""
     model, transform = compiled(one_core)
     adaptive, shown = adaptive_for(transform), []
 
@@ -67,6 +67,23 @@ def test_metrics_are_fetched_once_per_update(one_core, monkeypatch):
     ends = np.cumsum(MICRO_STEPS * 2) - 1
     changes = [i for i in range(1, len(shown)) if shown[i] != shown[i - 1]]
     assert changes == list(ends)
+
+
+def test_data_of_unknown_length_ends_like_any_other(one_core):
+    """Metrics of the last micro-steps, and the flush at the end, where nobody can tell which they are."""
+    x, y = arrays(EXAMPLES + MICRO_BATCH)
+    spec = (tf.TensorSpec(x.shape[1:], x.dtype), tf.TensorSpec([], y.dtype))
+    unknown = tf.data.Dataset.from_generator(lambda: zip(x, y, strict=True), output_signature=spec)
+    unknown = unknown.batch(MICRO_BATCH, drop_remainder=True)
+    model, transform = compiled(one_core)
+    adaptive = adaptive_for(transform)
+    logs = model.fit(unknown, epochs=2, verbose=0, callbacks=[adaptive]).history
+    known, transform = compiled(one_core)
+    expected = adaptive_for(transform)
+    others = known.fit(dataset(count=EXAMPLES + MICRO_BATCH), epochs=2, verbose=0, callbacks=[expected]).history
+    assert_same_weights(model, known, tolerance=0)
+    assert [r.batch_size for r in adaptive.history] == [r.batch_size for r in expected.history]
+    np.testing.assert_allclose(logs["loss"], others["loss"], rtol=1e-6)
 
 
 class Interrupt(tf.keras.callbacks.Callback):

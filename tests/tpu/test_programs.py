@@ -9,7 +9,7 @@ from tests.fit.cases import CLASSES, FEATURES, arrays, cross_entropy
 from tests.policies import Cycle
 from tests.tpu.cores import Cores
 from tf_simigrad.compat import keras_private, tpu_description
-from tf_simigrad.train.update import REPORT, UpdateInputs
+from tf_simigrad.train.update import INPUT_SPECS, REPORT
 
 pytest.importorskip("jax", reason="needs jax, which runs on CPU devices what is compiled for TPU cores")
 pytestmark = pytest.mark.skipif(keras_private.KERAS_3, reason="TPUStrategy is supported under tf_keras only")
@@ -60,8 +60,7 @@ class TrainingOnCores:
         element = (tf.TensorSpec([MICRO_BATCH, FEATURES]), tf.TensorSpec([MICRO_BATCH], tf.int32))
         self.parts = adaptive.train_parts(self.model, element)
         self.micro_step_program = self.cores.program(self.parts.step.accumulate, element, tf.TensorSpec([], tf.int32))
-        inputs = UpdateInputs(tf.TensorSpec([]), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
-        self.update_program = self.cores.program(self.parts.step.update_program(), *inputs)
+        self.update_program = self.cores.program(self.parts.step.update_program(), *INPUT_SPECS)
 
     def micro_step(self, x, y, slot):
         data = [a.reshape(self.replicas, MICRO_BATCH, *a.shape[1:]) for a in (x, y)]

@@ -36,6 +36,11 @@ def abort_collectives(message: str) -> None:
     context.context().abort_collective_ops(errors.DEADLINE_EXCEEDED, message)
 
 
+def wait_for_calls() -> None:
+    """Waits for functions that run still, as those on the hosts of a TPU slice may; raises what they have raised."""
+    context.async_wait()
+
+
 def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
     """Whether the strategy spans several processes."""
     return strategy.extended._in_multi_worker_mode()

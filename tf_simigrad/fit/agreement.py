@@ -59,7 +59,8 @@ def check_fit(workers: Workers, steps: int | None, epochs: int, steps_per_execut
 class SharedData:
     """Recognises replicas that are given the same data in update after update, and names them, once.
 
-    Their gradients are equal: the similarity says nothing about noise, and each example counts several times.
+    Their gradients are equal: the similarity says nothing about noise, and each example counts several times. The cores of a
+    TPU are named by the numbers that XLA gives them.
 
     Args:
         updates: In so many of them, in a row, the data must have been the same.

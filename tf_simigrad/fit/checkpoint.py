@@ -77,7 +77,8 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
             partial.mkdir(parents=True)
         self._check_shared(workers, partial)
         state, arrays = self._adaptive.state_to_save()
-        self._write(workers, partial, {"epochs": epoch + 1, "workers": workers.count, "loop": state.to_json()}, arrays)
+        saved = {"epochs": epoch + 1, "workers": workers.count, "order": _order(self.model), "loop": state.to_json()}
+        self._write(workers, partial, saved, arrays)
         workers.meet("the parts of a checkpoint")
         if workers.index == 0:
             shutil.rmtree(target, ignore_errors=True)
@@ -135,7 +136,13 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         except (AssertionError, ValueError) as error:
             raise ValueError(f"The checkpoint {saved[-1]} is of another model or optimizer: {error}") from error
         state = json.loads((saved[-1] / _STATE).read_text())
-        self._adaptive.state_to_resume(LoopState.from_json(state["loop"]), _arrays(saved[-1], state["workers"], workers))
+        arrays = _arrays(saved[-1], state["workers"], workers)
+        if "transform" in arrays and state["order"] != _order(model):
+            raise ValueError(
+                f"The checkpoint {saved[-1]} holds moving averages of VRGD in the order of {state['order']}, this strategy has "
+                f"that of {_order(model)}. Resume on the kind of device that it was saved on, a TPU or not."
+            )
+        self._adaptive.state_to_resume(LoopState.from_json(state["loop"]), arrays)
         return state["epochs"]
 
     def _workers_of(self, model: Any) -> Workers:
@@ -148,6 +155,11 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
 
     def _saved(self) -> list[Path]:
         return sorted(p for p in self._directory.glob("epoch-*") if p.suffix != ".partial")
+
+
+def _order(model: Any) -> str:
+    """After what shards are numbered: a TPU's program has its own numbers for the replicas."""
+    return "TPU cores" if Replicas(model.distribute_strategy).is_compiled else "replicas"
 
 
 def _epochs(checkpoint: Path) -> int:

@@ -43,6 +43,7 @@ class TrainFunction:
         self._paths = [keras_private.variable_path(v) for v in model.trainable_variables]
         self._shared_data = agreement.SharedData()
         self._warned_of_groups = False
+        self._waits = False
 
     def begin(self, iterator: Any, steps: int | None, epochs: int) -> None:
         """Sees to it that all workers will take the same steps, and plans where the dataset's shapes are static.
@@ -55,6 +56,8 @@ class TrainFunction:
         Raises:
             ValueError: If the workers would part ways, or no feasible batch size lies within the policy's bounds.
         """
+        # The end of the data has to be noticed with the element that is not there, and what was seen last has to be shown.
+        self._waits = self._parts.replicas.is_compiled and steps is None
         elements = keras_private.steps_per_execution(self._model)
         agreement.check_fit(self._workers, steps, epochs, elements, tf_private.is_endless(iterator))
         examples = self._workers.gather([self._static_examples(iterator)], "planning")[:, 0]
@@ -95,14 +98,14 @@ class TrainFunction:
             self._end_epoch(ends_training)
         keras_private.count_train_steps(self._model, elements)
         if self._parts.replicas.defers_metrics and not self._in_graph:
-            metrics = self._deferred_metrics(refresh=ends_epoch or self._loop.state.pending_steps == 0)
+            metrics = self._deferred_metrics(refresh=ends_epoch or self._waits or self._loop.state.pending_steps == 0)
         return {**metrics, **self._own_logs()}
 
     def _deferred_metrics(self, refresh: bool) -> dict[str, Any]:
         """The metrics as they were right after the last update, not after each micro-step.
 
         Several workers have to meet for them: one that waited for the others' metrics inside an accumulation, while they wait
-        for its update, would hang. A TPU goes through its micro-steps without the host.
+        for its update, would hang. A TPU goes through its micro-steps without the host, where it is known how many there are.
         """
         if refresh or not self._metrics:
             with self._workers.waiting("the metrics"):
@@ -142,6 +145,8 @@ class TrainFunction:
             self._compare_plans()
         with self._workers.waiting("a micro-step"):  # whether there is data, the workers have to ask each other
             metrics = self._parts.step.micro_step(iterator, tf.constant(self._loop.state.pending_steps % 2))
+        if self._waits:
+            tf_private.wait_for_calls()
         self._accumulated(self._loop.state.pending_steps + 1)
         if self._loop.is_full:
             self._update(self._loop.plan.batch_size)

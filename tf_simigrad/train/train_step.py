@@ -9,7 +9,7 @@ from tf_simigrad.compat import keras_private
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.train.accumulator import Accumulator
 from tf_simigrad.train.forward import Forward, MicroGradient, batch_tensor
-from tf_simigrad.train.update import Update, UpdateInputs
+from tf_simigrad.train.update import INPUT_SPECS, Update, UpdateInputs
 
 
 class ExecutionInputs(NamedTuple):
@@ -135,8 +135,7 @@ class TrainStep:
 
     def update_graph(self) -> tf.Graph:
         """The graph of the update, with the collectives that it runs; for tools that count them."""
-        inputs = UpdateInputs(tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
-        return self._traced_update.get_concrete_function(inputs, tuple(self._update.has_gradient)).graph
+        return self._traced_update.get_concrete_function(INPUT_SPECS, tuple(self._update.has_gradient)).graph
 
     @tf.autograph.experimental.do_not_convert
     def _run_update(self, inputs: UpdateInputs, has_gradient: tuple[bool, ...]) -> tf.Tensor:

@@ -40,6 +40,9 @@ class UpdateInputs(NamedTuple):
     micro_steps: tf.Tensor
 
 
+INPUT_SPECS = UpdateInputs(tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
+
+
 class Update:
     """Ends an accumulation: reduces it over the replicas, measures it, transforms it and applies it to the weights.
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_simigrad.compat import tpu_description
-from tf_simigrad.train.update import UpdateInputs
+from tf_simigrad.train.update import INPUT_SPECS
 
-UPDATE_INPUTS = UpdateInputs(tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32))
 SLOT = tf.TensorSpec([], tf.int32)
 
 
@@ -56,7 +55,7 @@ class Training:
 
     def update(self):
         """After `micro_step`, which finds out what has a gradient."""
-        return self.lowered(self.parts.step.update_program(), tuple(UPDATE_INPUTS))
+        return self.lowered(self.parts.step.update_program(), tuple(INPUT_SPECS))
 
     def plain_step(self):
         """What Keras's own `fit` runs for each dataset element, with the same optimizer."""
