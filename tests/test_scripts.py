@@ -134,8 +134,8 @@ def test_the_test_script_runs_every_step_and_says_so(run_script):
     ]
     assert ["3 passed in 0.10s" in line for line in printed[-5:]] == [False, False, True, True, False]
     assert calls[0] == "environment .venv requirements.lock requirements-test.lock"
-    assert "legacy=unset -m coverage run -m pytest -rs" in calls
-    assert "legacy=1 -m coverage run -m pytest -rs -m not one_keras and not slow" in calls
+    assert "legacy=unset -m coverage run -m pytest -rs --durations=15" in calls
+    assert "legacy=1 -m coverage run -m pytest -rs --durations=15 -m not one_keras and not slow" in calls
     assert calls[-1].endswith("-m coverage report")
 
 
@@ -144,8 +144,8 @@ def test_the_addons_set_runs_the_tests_that_know_their_keras(run_script):
     assert code == 0
     assert calls == [
         "environment .venv-addons requirements-addons.lock",
-        "legacy=unset -m pytest -rs -m not one_keras and not slow "
-        "--ignore=tests/tools --ignore=tests/models --ignore=tests/configs -k some name",
+        "legacy=unset -m pytest -rs --durations=15 -m not one_keras and not slow "
+        "--ignore=tests/tools --ignore=tests/models --ignore=tests/configs --ignore=tests/tpu -k some name",
     ]
     assert printed[-2:] == ["", "addons    ok      3 passed in 0.10s"]
 

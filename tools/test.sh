@@ -51,7 +51,7 @@ start_tests() { # name, setting of TF_USE_LEGACY_KERAS as env takes it, pytest a
     mkdir "$scratch/$name"
     # shellcheck disable=SC2086
     env $setting PYTHONUNBUFFERED=1 COVERAGE_FILE="$scratch/$name/.coverage" \
-        "${pytest[@]}" -rs "$@" >"$scratch/$name.txt" 2>&1 &
+        "${pytest[@]}" -rs --durations=15 "$@" >"$scratch/$name.txt" 2>&1 &
     names+=("$name")
     pids+=($!)
 }
@@ -81,9 +81,9 @@ closing_line() {
 started=$SECONDS
 if $addons; then
     echo "pytest under Keras 2, beside TensorFlow Addons"
-    # Experiments are run on the main set. A folder that the arguments name is not ignored.
+    # Experiments are run on the main set, and TPUs are supported there. A folder that the arguments name is not ignored.
     start_tests addons "-u TF_USE_LEGACY_KERAS" -m "not one_keras and not slow" \
-        --ignore=tests/tools --ignore=tests/models --ignore=tests/configs "$@"
+        --ignore=tests/tools --ignore=tests/models --ignore=tests/configs --ignore=tests/tpu "$@"
 else
     echo "ruff check"
     python -m ruff check .
