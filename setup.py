@@ -39,7 +39,12 @@ setup(
         "gpu": ["tensorflow[and-cuda]==2.20.0", *KERAS],
         # tf-keras requires the distribution `tensorflow`: on a TPU install it, and what `models` lists, with --no-deps.
         "tpu": ["tensorflow-tpu==2.20.0", "libtpu==0.0.20", "keras==3.15.1"],
-        "models": ["tf-models-official==2.20.0", "tensorflow-text==2.20.1", "tensorflow-recommenders==0.7.7"],
+        "models": [
+            "tf-models-official==2.20.0",
+            "tensorflow-text==2.20.1",
+            "tensorflow-recommenders==0.7.7",
+            "tokenizers==0.23.3",
+        ],
         # TensorFlow Addons ended with TensorFlow 2.15, so this set excludes cpu, gpu, tpu and models.
         "addons": [
             "tensorflow==2.15.1",
