@@ -145,7 +145,8 @@ def test_the_addons_set_runs_the_tests_that_know_their_keras(run_script):
     assert calls == [
         "environment .venv-addons requirements-addons.lock",
         "legacy=unset -m pytest -rs --durations=15 -m not one_keras and not slow "
-        "--ignore=tests/tools --ignore=tests/models --ignore=tests/configs --ignore=tests/tpu -k some name",
+        "--ignore=tests/tools --ignore=tests/models --ignore=tests/configs --ignore=tests/tpu --ignore=tests/workers "
+        "-k some name",
     ]
     assert printed[-2:] == ["", "addons    ok      3 passed in 0.10s"]
 

@@ -1,7 +1,9 @@
 """The largest micro-batch that fits, by bisection."""
 
+LARGEST_TRIED = 65_536
 
-def largest(fits, start, limit=65_536):
+
+def largest(fits, start, limit=LARGEST_TRIED):
     """The largest size that fits, to a sixteenth of itself (exactly where it is below 16).
 
     Args:

@@ -1,5 +1,7 @@
 """The result of tools.tpu_check as a person reads it."""
 
+from tools.tpu.largest import LARGEST_TRIED
+
 NAMES = {"micro_step": "micro-step", "update": "update", "plain_step": "plain step"}
 
 
@@ -19,7 +21,9 @@ def text(result):
         *sent_lines(result.get("sent")),
     ]
     if "largest_micro_batch_size" in result:
-        lines.append(f"largest micro-batch that fits: {result['largest_micro_batch_size']} examples per core")
+        size = result["largest_micro_batch_size"]
+        more = " or more; larger ones were not tried" if size == LARGEST_TRIED else ""
+        lines.append(f"largest micro-batch that fits: {size} examples per core{more}")
     return "\n".join(lines)
 
 
