@@ -168,24 +168,18 @@ def _labels(offsets: np.ndarray, text: str, start: int) -> tuple[int, int]:
 
 def _most_context(offsets: Sequence[np.ndarray]) -> list[np.ndarray]:
     """For every token of every window, whether that window has the most tokens on the poorer side of it."""
-    scores: dict[int, float] = {}
-    own = []
-    for of_window in offsets:
+    best: dict[int, tuple[float, int]] = {}
+    for index, of_window in enumerate(offsets):
         held = np.flatnonzero(of_window[:, 0] >= 0)
-        score = {int(of_window[token, 0]): min(token - held[0], held[-1] - token) + 0.01 * len(held) for token in held}
-        own.append((of_window, score))
-        for character, value in score.items():
-            scores[character] = max(scores.get(character, -1.0), value)
-    taken: set[int] = set()
-    result = []
-    for of_window, score in own:
-        best = np.zeros(len(of_window), bool)
-        for token in np.flatnonzero(of_window[:, 0] >= 0):
-            character = int(of_window[token, 0])
-            best[token] = score[character] == scores[character] and character not in taken
-        taken |= {int(of_window[token, 0]) for token in np.flatnonzero(best)}
-        result.append(best)
-    return result
+        scores = {int(of_window[token, 0]): min(token - held[0], held[-1] - token) + 0.01 * len(held) for token in held}
+        for character, score_here in scores.items():
+            # The first of several windows that are equally good.
+            if character not in best or score_here > best[character][0]:
+                best[character] = (score_here, index)
+    return [
+        np.array([character >= 0 and best[character][1] == index for character in of_window[:, 0].tolist()])
+        for index, of_window in enumerate(offsets)
+    ]
 
 
 def answer(windows: Sequence[Window], starts: np.ndarray, ends: np.ndarray, context: str) -> str:
