@@ -3,23 +3,23 @@
 See resnet50.py beside it for what such a file has to say.
 """
 
+import functools
+
 import tensorflow as tf
 
 import tf_simigrad as sg
 from models import bert
 
-LENGTH, PREDICTIONS = 128, 20
 
-
-def element_spec(micro_batch_size):
-    return bert.element_spec(micro_batch_size, LENGTH, PREDICTIONS)
-
-
-def get_training():
+def pretraining(size, length, predictions):
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    model = bert.build(bert.SIZES["large"], LENGTH)
+    model = bert.build(bert.SIZES[size], length)
     optimizer, transform = sg.vr_lamb(1e-3, weight_decay=0.01, groups="replicas")
     model.compile(optimizer=optimizer)
     policy = sg.SimiGrad(target_similarity=0.8, min_batch_size=1024, max_batch_size=65_536)
     adaptive = sg.AdaptiveBatch(policy, transform=transform, loss_fn=bert.pretraining_loss)
-    return model, adaptive, element_spec
+    return model, adaptive, functools.partial(bert.element_spec, length=length, predictions=predictions)
+
+
+def get_training():
+    return pretraining("large", length=128, predictions=20)

@@ -1,25 +1,7 @@
-"""VR-LAMB on pretraining of BERT-Tiny at length 32 in bfloat16, for tools.tpu_check.
+"""The same as bert_large.py beside it, of a BERT that compiles in seconds."""
 
-See resnet50.py beside it for what such a file has to say.
-"""
-
-import tensorflow as tf
-
-import tf_simigrad as sg
-from models import bert
-
-LENGTH, PREDICTIONS = 32, 5
-
-
-def element_spec(micro_batch_size):
-    return bert.element_spec(micro_batch_size, LENGTH, PREDICTIONS)
+from tools.tpu_programs.bert_large import pretraining
 
 
 def get_training():
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    model = bert.build(bert.SIZES["tiny"], LENGTH)
-    optimizer, transform = sg.vr_lamb(1e-3, weight_decay=0.01, groups="replicas")
-    model.compile(optimizer=optimizer)
-    policy = sg.SimiGrad(target_similarity=0.8, min_batch_size=1024, max_batch_size=65_536)
-    adaptive = sg.AdaptiveBatch(policy, transform=transform, loss_fn=bert.pretraining_loss)
-    return model, adaptive, element_spec
+    return pretraining("tiny", length=32, predictions=5)
