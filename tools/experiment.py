@@ -274,13 +274,14 @@ def host_model(training):
 
 def export(training, output):
     """Writes the SavedModel, and what it has to predict, for tools.check_saved_model. On all workers."""
+    # Of a TPU's model the copy: a function that reads variables on the device would name the device.
+    model = host_model(training)
     # Both Kerases print the signature.
     with contextlib.redirect_stdout(io.StringIO()):
-        # Of a TPU's model the copy: a function that reads variables on the device would name the device.
-        sg.export(host_model(training), output / "saved_model")
+        sg.export(model, output / "saved_model")
     x_test = training.data[1][0][:SERVING_EXAMPLES]
     inputs = np.asarray(training.standardise(x_test)) if training.standardise else x_test
     # Not by predict, which splits the examples among the workers, nor by a TPU, which computes otherwise than who serves.
-    predictions = host_model(training)(tf.constant(inputs), training=False)
+    predictions = model(tf.constant(inputs), training=False)
     if training.is_chief:
         np.savez(output / "serving_check.npz", inputs=inputs, predictions=predictions)

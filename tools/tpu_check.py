@@ -119,7 +119,9 @@ def main(arguments=None):
         from tools.tpu import report
 
         print(report.text(result))
-        print(UNOPTIMISED if args.fast else "", LIMITS, sep="\n" if args.fast else "")
+        if args.fast:
+            print(UNOPTIMISED)
+        print(LIMITS)
     if not result["compiles"] or not result.get("memory", {}).get("fits", True):
         sys.exit(1)
 
