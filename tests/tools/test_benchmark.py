@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tools.command_line import refused
 from tools import benchmark
 
 pytestmark = pytest.mark.one_keras
@@ -185,16 +186,6 @@ def test_the_interval_is_that_of_the_median(overhead):
     assert found == overhead.summarise({"plain": np.ones((100, 2)), "adaptive": ratios}, seed=0)
 
 
-def fails(capsys, *arguments):
-    with pytest.raises(SystemExit) as exit_:
-        benchmark.main([str(argument) for argument in arguments])
-    out, error = capsys.readouterr()
-    assert exit_.value.code == 2
-    assert out == ""
-    assert error.count("\n") == 1
-    return error
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -215,4 +206,4 @@ def fails(capsys, *arguments):
     ],
 )
 def test_what_is_wrong_is_one_line(capsys, arguments, message):
-    assert message in fails(capsys, *arguments)
+    assert message in refused(benchmark.main, capsys, *arguments)

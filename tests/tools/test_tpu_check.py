@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.command_line import refused
 from tests.tpu.libtpu import needs_libtpu
 from tools import tpu_check
 
@@ -125,17 +126,6 @@ def said_in_one_line(done, message):
     assert line.startswith("tools.tpu_check: error: ") and message in line
 
 
-def fails(capsys, *arguments):
-    """What is refused before TensorFlow is imported."""
-    with pytest.raises(SystemExit) as exit_:
-        tpu_check.main([str(argument) for argument in arguments])
-    out, error = capsys.readouterr()
-    assert exit_.value.code == 2
-    assert out == ""
-    assert error.count("\n") == 1
-    return error
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -148,12 +138,13 @@ def fails(capsys, *arguments):
     ],
 )
 def test_arguments_that_are_refused(capsys, arguments, message):
-    assert message in fails(capsys, *arguments)
+    assert message in refused(tpu_check.main, capsys, *arguments)
 
 
 def test_a_libtpu_that_is_not_there(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("TPU_LIBRARY_PATH", str(tmp_path / "libtpu.so"))
-    assert f"TPU_LIBRARY_PATH={tmp_path / 'libtpu.so'}: there is no such file" in fails(capsys, "quickstart_digits", *V5E)
+    said = refused(tpu_check.main, capsys, "quickstart_digits", *V5E)
+    assert f"TPU_LIBRARY_PATH={tmp_path / 'libtpu.so'}: there is no such file" in said
 
 
 @needs_libtpu

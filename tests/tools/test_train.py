@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tools.command_line import refused
 from tf_simigrad.compat import keras_private
 from tf_simigrad.report import history
 from tools import train
@@ -138,16 +139,6 @@ def test_lars_with_vrgd(tmp_path):
     assert history.read_epochs(tmp_path / "epochs.csv")[-1]["vrgd_groups"] >= 4
 
 
-def fails(capsys, *arguments):
-    with pytest.raises(SystemExit) as exit_:
-        train.main([str(argument) for argument in arguments])
-    out, error = capsys.readouterr()
-    assert exit_.value.code == 2
-    assert out == ""
-    assert error.count("\n") == 1
-    return error
-
-
 @pytest.mark.one_keras
 def test_a_tpu_that_is_not_there_is_one_line(tmp_path):
     done = subprocess.run(
@@ -179,19 +170,19 @@ def test_a_tpu_that_is_not_there_is_one_line(tmp_path):
     ],
 )
 def test_what_is_wrong_is_one_line(capsys, arguments, message):
-    assert message in fails(capsys, *arguments)
+    assert message in refused(train.main, capsys, *arguments)
 
 
 @pytest.mark.one_keras
 def test_missing_data_is_one_line(capsys, tmp_path):
-    error = fails(capsys, "cifar10_resnet8_simigrad", "--data-dir", tmp_path)
+    error = refused(train.main, capsys, "cifar10_resnet8_simigrad", "--data-dir", tmp_path)
     assert f"no CIFAR-10 in {tmp_path}; looked for cifar10_train_1.npz" in error
 
 
 @pytest.mark.one_keras
 def test_a_file_without_an_experiment_is_one_line(capsys, tmp_path):
     (tmp_path / "mine.py").write_text("def get_config():\n    return {}\n")
-    assert "has no get_config() that returns" in fails(capsys, tmp_path / "mine.py")
+    assert "has no get_config() that returns" in refused(train.main, capsys, tmp_path / "mine.py")
 
 
 @pytest.mark.one_keras
