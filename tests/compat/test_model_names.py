@@ -384,3 +384,18 @@ def test_a_distributed_iterator_knows_whether_it_ends(tf, pair, count, endless):
     data = tf.data.Dataset.from_tensors([1.0, 2.0]).repeat(count)
     assert tf_private.is_endless(iter(pair.experimental_distribute_dataset(data))) is endless
     assert tf_private.is_endless(iter(data)) is False
+
+
+def test_what_a_running_function_raises_is_waited_for(tf):
+    """``context.async_wait``."""
+    fails = tf.function(lambda x: tf.debugging.check_numerics(x, "it is not a number"), autograph=False)
+    argument = tf.constant(float("nan"))
+    tf_private.wait_for_calls()
+    tf.config.experimental.set_synchronous_execution(False)
+    try:
+        fails(argument)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="it is not a number"):
+            tf_private.wait_for_calls()
+    finally:
+        tf.experimental.async_clear_error()
+        tf.config.experimental.set_synchronous_execution(True)

@@ -64,6 +64,20 @@ def only(instructions, opcode):
 # ---- xla_private
 
 
+def jitted(graph):
+    """Calls in the graph of functions that XLA is to compile by themselves."""
+    return [op for op in graph.get_operations() if op.type.endswith("PartitionedCall") and op.get_attr("_XlaMustCompile")]
+
+
+def test_a_compiled_function_is_part_of_a_program_that_is_compiled_whole(tf, strategy):
+    """``tpu_util.enclosing_tpu_context``: on a TPU no function in the program is to be compiled by itself."""
+    double = xla_private.compiled(lambda x: x * 2.0)
+    alone = tf.function(double, autograph=False).get_concrete_function(tf.TensorSpec([3]))
+    assert len(jitted(alone.graph)) == 1
+    assert not jitted(tpu_description.replica_function(strategy, double, (tf.TensorSpec([3]),)).graph)
+    np.testing.assert_array_equal(double(tf.constant([1.0, 2.0])), [2.0, 4.0])
+
+
 def test_the_number_of_a_replica(tf, instructions):
     """``gen_xla_ops.xla_replica_id``."""
     seen = []
