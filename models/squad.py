@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from models.bad_records import BadRecord
+
 LONGEST_QUESTION = 64
 LONGEST_ANSWER = 30
 BEST_LOGITS = 20
@@ -25,13 +27,6 @@ class Question(NamedTuple):
     question: str
     context: str
     answers: tuple[tuple[str, int], ...]
-
-
-class BadRecord(NamedTuple):
-    """A record that cannot be used: where it stands, and why."""
-
-    place: str
-    reason: str
 
 
 class Window(NamedTuple):

@@ -1,6 +1,5 @@
 """Trains an experiment: python -m tools.train CONFIG [--set name=value ...]; see --help."""
 
-import argparse
 import importlib.util
 import json
 import os
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from configs.experiment import Experiment
 from models import cifar_data
+from tools.command_line import Parser
 from tools.overrides import apply_overrides, suggest
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -16,13 +16,6 @@ OUTPUTS = ("config.json", "history.csv", "epochs.csv", "summary.json", "training
 OUTPUT_FOLDERS = ("saved_model", "checkpoints")
 # A resumed run may be longer than it was meant to be; everything else would make it another run.
 MAY_CHANGE = ("epochs", "max_updates")
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
-
-    def error(self, message):
-        self.exit(2, f"{self.prog}: error: {' '.join(message.split())}\n")
 
 
 def parse_arguments(arguments):

@@ -13,7 +13,7 @@ from models import bert
 
 def pretraining(size, length, predictions):
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    model = bert.build(bert.SIZES[size], length)
+    model = bert.pretrainer(bert.encoder(bert.SIZES[size], positions=length))
     optimizer, transform = sg.vr_lamb(1e-3, weight_decay=0.01, groups="replicas")
     model.compile(optimizer=optimizer)
     policy = sg.SimiGrad(target_similarity=0.8, min_batch_size=1024, max_batch_size=65_536)

@@ -1,0 +1,1 @@
+"""What tools.prepare_data does, one kind of data a file: each has add_arguments(parser) and prepare(arguments)."""

@@ -1,0 +1,31 @@
+"""Prepares the data of an experiment once, for all its trainings: python -m tools.prepare_data KIND ...; see --help."""
+
+import importlib
+
+from tools.command_line import Parser
+
+# Each is a module of tools/prepare, with - for _.
+KINDS = {
+    "bert-pretraining": "text to masked sequences of tokens, in TFRecord files",
+    "squad": "SQuAD 1.1 questions to windows of tokens, in a TFRecord file",
+    "bert-weights": "a published BERT to the encoder of tf-models-official",
+}
+
+
+def main(arguments=None):
+    parser = Parser(prog="tools.prepare_data", description=__doc__.splitlines()[0])
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND", parser_class=Parser)
+    for kind, what in KINDS.items():
+        module = importlib.import_module(f"tools.prepare.{kind.replace('-', '_')}")
+        one = kinds.add_parser(kind, help=what, description=module.__doc__.splitlines()[0])
+        module.add_arguments(one)
+        one.set_defaults(prepare=module.prepare)
+    args = parser.parse_args(arguments)
+    try:
+        args.prepare(args)
+    except (ValueError, ImportError, OSError) as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
