@@ -10,7 +10,8 @@ import contextlib
 import json
 import sys
 
-from tools.train import Parser, choose_keras
+from tools.command_line import Parser
+from tools.train import choose_keras
 
 MIN_REPLICAS = {"wire": 2, "overhead": 1}
 

@@ -19,7 +19,8 @@ from subprocess import DEVNULL, TimeoutExpired, run
 import numpy as np
 
 import tf_simigrad as sg
-from tools.train import Parser, choose_keras
+from tools.command_line import Parser
+from tools.train import choose_keras
 
 TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu")
 OTHERS = ("keras", "tf-keras", "libtpu", "numpy", "tf-models-official", "tensorflow-text", "tensorflow-addons", "setuptools")

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tools.overrides import apply_overrides
 from tools.tpu import compiler
-from tools.train import Parser, choose_keras, load_config, load_module
+from tools.command_line import Parser
+from tools.train import choose_keras, load_config, load_module
 
 LIMITS = (
     "A program that compiles here compiles there, with these collectives and in this memory. Nothing is said about speed or "
