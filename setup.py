@@ -44,6 +44,7 @@ setup(
             "tensorflow-text==2.20.1",
             "tensorflow-recommenders==0.7.7",
             "tokenizers==0.23.3",
+            "safetensors==0.8.0",
         ],
         # TensorFlow Addons ended with TensorFlow 2.15, so this set excludes cpu, gpu, tpu and models.
         "addons": [

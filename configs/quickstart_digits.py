@@ -8,12 +8,13 @@ Hardware: any; meant for two CPU cores, under a minute.
 
 import tf_simigrad as sg
 from configs.experiment import Experiment
+from models.tasks import Digits
 
 
 def get_config() -> Experiment:
     return Experiment(
         name="quickstart_digits",
-        task="digits",
+        task=Digits(),
         policy=sg.SimiGrad(target_similarity=0.2, min_batch_size=64, max_batch_size=512),
         epochs=20,
         micro_batch_size=32,

@@ -1,5 +1,6 @@
 """BERT, its pretraining and its labelling of spans, from tf-models-official (tf_keras, whatever Keras the process uses)."""
 
+import warnings
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -52,8 +53,8 @@ def encoder(size: Size, vocabulary: int = VOCABULARY, positions: int = POSITIONS
         dropout: Share of activations and of attention that training drops.
 
     Returns:
-        A `BertEncoder`: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [batch, length], to "sequence_output", float32
-        [batch, length, hidden], and "pooled_output", [batch, hidden].
+        A `BertEncoder`: {"input_word_ids", "input_mask", "input_type_ids"}, int32 [batch, length], to "sequence_output",
+        float32 [batch, length, hidden], and "pooled_output", [batch, hidden].
 
     References:
         Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2018.
@@ -95,9 +96,12 @@ def pretrainer(encoder):
         initializer=initializer(),
         name="next_sentence",
     )
-    return models.BertPretrainerV2(
+    model = models.BertPretrainerV2(
         encoder, mlm_activation="gelu", mlm_initializer=initializer(), classification_heads=[next_sentence]
     )
+    # Called once, on symbols, so that all of its variables are there.
+    call_pretrainer(model, {tensor.name: tensor for tensor in model.inputs}, training=False)
+    return model
 
 
 def span_labeler(encoder):
@@ -137,6 +141,13 @@ def element_spec(micro_batch_size: int, length: int, predictions: int) -> dict:
 PRETRAINING_INPUTS = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
 
 
+def call_pretrainer(model, inputs, training):
+    """What the model gives, without Keras's warning that it gives its encoder the positions of the masked words too."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Input dict contained keys", UserWarning)
+        return model(inputs, training=training)
+
+
 def pretraining_losses(model, features, training):
     """Cross-entropies of both tasks, of each word and of each sequence.
 
@@ -148,7 +159,7 @@ def pretraining_losses(model, features, training):
     Returns:
         (words, sentences, outputs): float32 [batch, predictions], [batch], and what the model gave. Words of weight 0 included.
     """
-    outputs = model({name: features[name] for name in PRETRAINING_INPUTS}, training=training)
+    outputs = call_pretrainer(model, {name: features[name] for name in PRETRAINING_INPUTS}, training)
     words = tf.nn.sparse_softmax_cross_entropy_with_logits(
         features["masked_lm_ids"], tf.cast(outputs["mlm_logits"], tf.float32)
     )

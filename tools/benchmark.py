@@ -71,7 +71,7 @@ def make_strategy(replicas):
 
 def measure(args):
     # Only now is TensorFlow imported.
-    from tools.experiment import versions
+    from tools.strategies import versions
 
     if args.command == "wire" and args.workers:
         from tools import benchmark_wire_workers

@@ -1,90 +1,93 @@
 """From an experiment to a compiled model and its callback."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-import numpy as np
 import tensorflow as tf
 
 import tf_simigrad as sg
-from configs.experiment import Experiment
-from models import cifar_data, cifar_resnet, digits, input_pipeline
 
-
-class Task(NamedTuple):
-    """What an experiment learns: its network, its data, and what is done to the data."""
-
-    build: Callable[[Experiment], Any]
-    load: Callable[[Any], tuple]
-    # Shape and type of one example as it is loaded, of one label, and how many examples training has.
-    example: tf.TensorSpec
-    label: tf.TensorSpec
-    examples: int
-    standardise: Callable | None = None
-    augment: Callable | None = None
-
-
-TASKS = {
-    "digits": Task(
-        build=lambda experiment: digits.build(),
-        load=lambda data_dir: digits.load(),
-        example=tf.TensorSpec([8, 8, 1], tf.float32),
-        label=tf.TensorSpec([], tf.int32),
-        examples=1437,
-    ),
-    "cifar10": Task(
-        build=lambda experiment: cifar_resnet.build(experiment.depth, width=experiment.width),
-        load=cifar_data.load,
-        example=tf.TensorSpec([32, 32, 3], tf.uint8),
-        label=tf.TensorSpec([], tf.uint8),
-        examples=50_000,
-        standardise=input_pipeline.standardise_cifar10,
-        augment=input_pipeline.crop_and_flip,
-    ),
-}
-
-
-def element_spec(task, micro_batch_size):
-    """What the input pipeline of a task gives one replica for each micro-step."""
-    zeros = [np.zeros([micro_batch_size, *spec.shape], spec.dtype.as_numpy_dtype) for spec in (task.example, task.label)]
-    dataset = input_pipeline.epochs_dataset(*zeros, micro_batch_size, 0, augment=task.augment, standardise=task.standardise)
-    return dataset.element_spec
+# The length of an epoch where there is no data to count: schedules are built, and nobody looks at their course.
+EXAMPLES_WITHOUT_DATA = 1_000_000
+NO_DECAY = ("bias", "beta", "gamma", "LayerNorm", "layer_norm")
 
 
 def learning_rate(experiment, examples_per_epoch):
     """A rate or a schedule; schedules are asked at examples_seen // reference_batch_size."""
-    steps = experiment.epochs * examples_per_epoch // experiment.reference_batch_size
-    warmup = int(experiment.warmup_epochs * examples_per_epoch) // experiment.reference_batch_size
-    peak = experiment.learning_rate
+
+    def steps(epochs):
+        return int(epochs * examples_per_epoch) // experiment.reference_batch_size
+
+    whole, warmup, peak = steps(experiment.epochs), steps(experiment.warmup_epochs), experiment.learning_rate
     schedules = tf.keras.optimizers.schedules
     if experiment.schedule == "cosine":
         if warmup:
-            return schedules.CosineDecay(0.0, max(steps - warmup, 1), warmup_target=peak, warmup_steps=warmup)
-        return schedules.CosineDecay(peak, max(steps, 1))
-    return schedules.PolynomialDecay(0.0, warmup, end_learning_rate=peak) if warmup else peak
+            return schedules.CosineDecay(0.0, max(whole - warmup, 1), warmup_target=peak, warmup_steps=warmup)
+        return schedules.CosineDecay(peak, max(whole, 1))
+    if experiment.schedule == "linear":
+        after = schedules.PolynomialDecay(peak, max(whole - warmup, 1), end_learning_rate=0.0)
+    elif experiment.schedule == "steps":
+        boundaries = [steps(epoch) - warmup for epoch in experiment.step_epochs]
+        after = schedules.PiecewiseConstantDecay(boundaries, [peak / 10**i for i in range(len(boundaries) + 1)])
+    else:
+        after = peak
+    return WarmUp(after, peak, warmup) if warmup else after
+
+
+@tf.keras.utils.register_keras_serializable("tf_simigrad_tools")
+class WarmUp(tf.keras.optimizers.schedules.LearningRateSchedule):
+    """Rises in a straight line from 0 to a peak, and then follows another schedule, or stays.
+
+    Args:
+        after: A schedule, which is asked from its own step 0 on, or a rate.
+        peak: The rate at the end of the warm-up.
+        steps: Its length.
+    """
+
+    def __init__(self, after, peak, steps):
+        self.after, self.peak, self.steps = after, peak, steps
+
+    def __call__(self, step):
+        step = tf.cast(step, tf.float32)
+        after = self.after(tf.maximum(step - self.steps, 0.0)) if callable(self.after) else self.after
+        return tf.where(step < self.steps, self.peak * step / self.steps, after)
+
+    def get_config(self):
+        return {"after": self.after, "peak": self.peak, "steps": self.steps}
 
 
 def optimizer(experiment, rate):
-    if experiment.optimizer == "lars":
-        return sg.LARS(rate, momentum=experiment.momentum, weight_decay=experiment.l2)
-    return tf.keras.optimizers.SGD(rate, momentum=experiment.momentum)
+    clip = {"global_clipnorm": experiment.global_clipnorm or None}
+    decay = experiment.weight_decay
+    match experiment.optimizer:
+        case "lars":
+            return sg.LARS(rate, momentum=experiment.momentum, weight_decay=decay, **clip)
+        case "lamb":
+            return sg.LAMB(rate, weight_decay=decay, **clip)
+        case "adam":
+            return tf.keras.optimizers.Adam(rate, **clip)
+        case "adamw":
+            adamw = tf.keras.optimizers.AdamW(rate, weight_decay=decay, **clip)
+            adamw.exclude_from_weight_decay(var_names=list(NO_DECAY))
+            return adamw
+    return tf.keras.optimizers.SGD(rate, momentum=experiment.momentum, **clip)
 
 
 def transforms(experiment):
-    """VRGD first, on the gradient of the loss alone; LARS decays by itself."""
-    vrgd = [sg.VRGD(gamma=experiment.vrgd_gamma)] if experiment.vrgd_gamma else []
-    l2 = [sg.L2(experiment.l2)] if experiment.l2 and experiment.optimizer != "lars" else []
-    return [*vrgd, *l2]
+    """VRGD first, on the gradient of the loss alone."""
+    vrgd = [vrgd_of(experiment)] if experiment.vrgd_gamma else []
+    return [*vrgd, *([sg.L2(experiment.l2)] if experiment.l2 else [])]
+
+
+def vrgd_of(experiment):
+    """As the VR optimizers of the package make it: those that build moments average the ratio too."""
+    moments = {"ratio_momentum": 0.9} if experiment.optimizer in ("adam", "adamw", "lamb") else {}
+    return sg.VRGD(gamma=experiment.vrgd_gamma, groups=experiment.vrgd_groups, **moments)
 
 
 def model(experiment, examples_per_epoch):
     """The compiled model; to be called in the scope of the strategy."""
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16" if experiment.precision == "bfloat16" else "float32")
-    built = TASKS[experiment.task].build(experiment)
+    built = experiment.task.build()
     built.compile(
-        optimizer=optimizer(experiment, learning_rate(experiment, examples_per_epoch)),
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=[tf.keras.metrics.SparseCategoricalAccuracy("accuracy")],
+        optimizer=optimizer(experiment, learning_rate(experiment, examples_per_epoch)), **experiment.task.compile_arguments()
     )
     return built
 
@@ -96,4 +99,5 @@ def callback(experiment):
         learning_rate_rule=experiment.learning_rate_rule,
         reference_batch_size=experiment.reference_batch_size,
         transform=transforms(experiment),
+        loss_fn=experiment.task.loss_fn,
     )

@@ -139,14 +139,14 @@ def run_child(arguments):
 def choose_strategy(name, devices):
     import tensorflow as tf
 
-    from tools import experiment
+    from tools import strategies
 
     if name == "auto" and installed("tensorflow-tpu"):
         with contextlib.suppress(ValueError):
-            return experiment.make_strategy("tpu", None)
+            return strategies.make_strategy("tpu", None)
     if name == "auto":
         name = "mirrored" if tf.config.list_physical_devices("GPU") else "default"
-    return experiment.make_strategy(name, devices)
+    return strategies.make_strategy(name, devices)
 
 
 def sgd(weights, x, y, updates):
@@ -181,7 +181,7 @@ def judge(history, traces, loss, weights, expected):
 def self_test(strategy):
     import tensorflow as tf
 
-    from tools.experiment import StopAtUpdate
+    from tools.callbacks import StopAtUpdate
 
     # By default GPUs multiply in TensorFloat-32 and TPUs in bfloat16, further from plain SGD than the tolerance.
     tf.config.experimental.enable_tensor_float_32_execution(False)
@@ -210,11 +210,11 @@ def in_child(args, result):
 
     try:
         enter("importing TensorFlow")
-        from tools import experiment
+        from tools import strategies
 
         enter("choosing the strategy")
         strategy = choose_strategy(args.strategy, args.devices)
-        enter("training", strategy=experiment.strategy_name(strategy), replicas=strategy.num_replicas_in_sync)
+        enter("training", strategy=strategies.strategy_name(strategy), replicas=strategy.num_replicas_in_sync)
         enter("ending", self_test=self_test(strategy))
     except Exception as error:
         # The last line is what the parent shows, and a message of TensorFlow has many.

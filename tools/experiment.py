@@ -1,41 +1,38 @@
 """From an experiment to a trained model and its folder of results."""
 
-import contextlib
-import io
 import json
-import platform
-import sys
-import time
-from importlib import metadata
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-import tf_simigrad as sg
 from configs.experiment import Experiment
-from models import input_pipeline
+from models.tasks.base import Data
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.report import history, plot
-from tools import building
-
-SERVING_EXAMPLES = 32
+from tools import building, runs, saved_models
+from tools.callbacks import ShowProgress, StopAtUpdate, Validate, WholeEpochCheckpoint, WriteTables
+from tools.strategies import strategy_name, versions
 
 
 class Training(NamedTuple):
-    """All that `fit` needs; `standardise` and `augment` are None where the task has none."""
+    """All that `fit` needs.
+
+    Attributes:
+        element: Examples of a dataset element, over all replicas.
+        validation_examples: How many of those for validation are used, the first ones.
+    """
 
     experiment: Experiment
     strategy: Any
     workers: Workers
-    data: tuple
+    data: Data
     model: Any
     adaptive: Any
     element: int
     steps_per_epoch: int
-    standardise: Any
-    augment: Any
+    validation_examples: int
 
     @property
     def is_chief(self):
@@ -43,115 +40,35 @@ class Training(NamedTuple):
         return self.workers.index == 0
 
 
-class StopAtUpdate(tf.keras.callbacks.Callback):
-    """Ends training with the update that makes the history this long."""
-
-    def __init__(self, adaptive, max_updates):
-        super().__init__()
-        self.adaptive, self.max_updates = adaptive, max_updates
-
-    def on_train_batch_end(self, batch, logs=None):
-        if len(self.adaptive.history) >= self.max_updates:
-            self.model.stop_training = True
-
-
-class WholeEpochCheckpoint(sg.EpochCheckpoint):
-    """Saves no epoch that `StopAtUpdate` cut short: resumed from there, the run would miss the rest of it."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        if not self.model.stop_training:
-            super().on_epoch_end(epoch, logs)
-
-
-class WriteTables(tf.keras.callbacks.Callback):
-    """Writes both tables at the end of every epoch, so that a killed run leaves them behind; keeps the time.
-
-    The time ends with the last epoch: after that `fit` deletes its iterator, for which TensorFlow may take as long again
-    where there are several replicas, up to a minute.
-    """
-
-    def __init__(self, adaptive, output, initial_epoch):
-        super().__init__()
-        self.adaptive, self.output = adaptive, output
-        earlier = history.read_epochs(output / "epochs.csv") if initial_epoch else []
-        self.epochs = [row for row in earlier if row["epoch"] <= initial_epoch]
-        self.started, self.seconds = 0.0, 0.0
-        self.multipliers = []
-
-    def on_train_begin(self, logs=None):
-        self.started = time.perf_counter()
-
-    def on_train_batch_end(self, batch, logs=None):
-        if "vrgd_multiplier" in (logs or {}):
-            self.multipliers.append(float(logs["vrgd_multiplier"]))
-
-    def on_epoch_end(self, epoch, logs=None):
-        numbers = {name: float(value) for name, value in (logs or {}).items()}
-        self.epochs.append({"epoch": epoch + 1, **numbers, "examples_seen": self.adaptive.examples_seen})
-        history.write_epochs(self.output / "epochs.csv", self.epochs)
-        history.write_history(self.output / "history.csv", self.adaptive.history)
-        self.seconds = time.perf_counter() - self.started
-
-
-def make_strategy(name, devices, tpu="local"):
-    """The strategy of that name; on a machine without a GPU, mirrored over as many logical CPU devices."""
-    if name == "default":
-        return tf.distribute.get_strategy()
-    if name == "tpu":
-        return tpu_strategy(tpu)
-    if name == "multiworker":
-        sg.enable_keras3_multi_worker()
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    gpus = tf.config.list_physical_devices("GPU")
-    if gpus and devices is not None and devices > len(gpus):
-        raise ValueError(f"--devices {devices}: this machine has {len(gpus)} GPUs")
-    if not gpus:
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * (devices or 1))
-    kind = "GPU" if gpus else "CPU"
-    return tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(devices or len(gpus) or 1)])
-
-
-def tpu_strategy(name):
-    """Over all cores of the TPU of that name; "local" is the one of this machine."""
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
-        if name != "local":
-            tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"--strategy tpu: no TPU {name} can be used. What a TPU VM needs stands in tools/tpu_vm.md; without a TPU, "
-            f"python -m tools.tpu_check compiles for one. TensorFlow says: {reason}"
-        ) from error
-    return tf.distribute.TPUStrategy(resolver)
-
-
-def load_data(experiment, data_dir):
-    return building.TASKS[experiment.task].load(data_dir)
-
-
 def build(experiment, strategy, data):
     """Builds model and callback; what cannot work is noticed here, before anything is written or trained."""
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
     tf.keras.utils.set_random_seed(experiment.seed)
-    examples = len(data[0][0])
+    data.check_epoch(experiment.examples_per_epoch)
+    examples = experiment.examples_per_epoch or data.examples
     element = experiment.micro_batch_size * strategy.num_replicas_in_sync
     if element > examples:
         raise ValueError(f"micro_batch_size={experiment.micro_batch_size}: {element} on all replicas, of {examples} examples")
     steps_per_epoch = examples // element
+    validation_examples = used_for_validation(experiment, data)
     replicas = Replicas(strategy)
     if replicas.is_compiled:
-        check_validation(experiment.validation_batch_size, len(data[1][0]), replicas.count)
+        check_validation(experiment.validation_batch_size, validation_examples, replicas.count)
     with strategy.scope():
         model = building.model(experiment, steps_per_epoch * element)
     adaptive = building.callback(experiment)
-    task, workers = building.TASKS[experiment.task], Workers(replicas)
     return Training(
-        experiment, strategy, workers, data, model, adaptive, element, steps_per_epoch, task.standardise, task.augment
+        experiment, strategy, Workers(replicas), data, model, adaptive, element, steps_per_epoch, validation_examples
     )
+
+
+def used_for_validation(experiment, data):
+    if experiment.validation_examples > data.validation_examples:
+        raise ValueError(
+            f"validation_examples={experiment.validation_examples}: there are {data.validation_examples}; 0 takes all"
+        )
+    return experiment.validation_examples or data.validation_examples
 
 
 def check_validation(batch_size, examples, replicas):
@@ -168,11 +85,11 @@ def check_validation(batch_size, examples, replicas):
 
 def restore(training, output, resume):
     """The checkpoint callback, and how many epochs are done."""
-    checkpoint = WholeEpochCheckpoint(output / "checkpoints", training.adaptive)
+    checkpoint = WholeEpochCheckpoint(output / runs.CHECKPOINTS, training.adaptive)
     return checkpoint, checkpoint.restore(training.model) if resume else 0
 
 
-def run(training, output, checkpoint, initial_epoch):
+def run(training, output, checkpoint, initial_epoch, data_dir=None):
     """Trains, and writes everything that a run leaves behind."""
     experiment, adaptive = training.experiment, training.adaptive
     if training.is_chief:
@@ -182,38 +99,68 @@ def run(training, output, checkpoint, initial_epoch):
             f"{initial_epoch} epochs done",
             flush=True,
         )
-    callbacks = [adaptive]
-    if experiment.max_updates:
-        callbacks.append(StopAtUpdate(adaptive, experiment.max_updates))
     tables = WriteTables(adaptive, output, initial_epoch)
-    # Tables before the checkpoint: a run killed between the two has a row too many, which resuming drops, not one too few.
-    callbacks += [tables, checkpoint] if training.is_chief else [checkpoint]
     if initial_epoch < experiment.epochs:
-        fit(training, initial_epoch, callbacks)
-    export(training, output)
+        fit(training, initial_epoch, callbacks(training, tables, checkpoint, initial_epoch))
+    model = host_model(training)
     if training.is_chief:
+        runs.write_weights(model, output)
+        saved_models.write(experiment.task, model, training.data, output / "saved_model", experiment.task.assets(data_dir))
         write_results(training, output, tables)
+    training.workers.meet("the results")
+
+
+def callbacks(training, tables, checkpoint, initial_epoch):
+    """In their order: measures before tables; tables before the checkpoint.
+
+    A run that is killed between these two has a row too many, which resuming drops, and not one too few.
+    """
+    experiment, adaptive = training.experiment, training.adaptive
+    found = [adaptive]
+    if experiment.max_updates:
+        found.append(StopAtUpdate(adaptive, experiment.max_updates))
+    if not experiment.task.keras_validates:
+        found.append(Validate(lambda model: validate(training, model)))
+    if training.is_chief:
+        found += [ShowProgress(adaptive, training, initial_epoch), tables]
+    return [*found, checkpoint]
+
+
+def validate(training, model):
+    experiment = training.experiment
+    return experiment.task.evaluate(
+        model,
+        training.data,
+        experiment.validation_batch_size,
+        training.validation_examples,
+        training.strategy,
+        lambda examples: None,
+    )
 
 
 def fit(training, initial_epoch, callbacks):
-    experiment = training.experiment
-    (x_train, y_train), (x_test, y_test) = training.data
-    train = input_pipeline.epochs_dataset(
-        x_train, y_train, training.element, experiment.seed, initial_epoch, training.augment, training.standardise
-    )
-    validation = input_pipeline.evaluation_dataset(x_test, y_test, experiment.validation_batch_size, training.standardise)
+    experiment, data = training.experiment, training.data
+    validated = experiment.task.keras_validates
     training.model.fit(
-        train,
+        data.training(training.element, experiment.seed, initial_epoch, training.steps_per_epoch * training.element),
         epochs=experiment.epochs,
         initial_epoch=initial_epoch,
         steps_per_epoch=training.steps_per_epoch,
-        validation_data=validation,
+        validation_data=data.validation(experiment.validation_batch_size, training.validation_examples) if validated else None,
         callbacks=callbacks,
         # Keras 3 warns otherwise: the dataset has its own order.
         shuffle=False,
-        # A progress bar on a terminal, a line per epoch elsewhere.
-        verbose=0 if not training.is_chief else 1 if sys.stdout.isatty() else 2,
+        # ShowProgress prints.
+        verbose=0,
     )
+
+
+def host_model(training):
+    """A copy on this machine, outside of the strategy: it is saved with functions that name no device. On all workers."""
+    with tf.device("CPU"):
+        copy = training.experiment.task.build()
+    copy.set_weights(training.model.get_weights())
+    return copy
 
 
 def write_results(training, output, tables):
@@ -221,15 +168,21 @@ def write_results(training, output, tables):
     history.write_history(output / "history.csv", adaptive.history)
     history.write_epochs(output / "epochs.csv", epochs)
     target = getattr(experiment.policy, "target_similarity", None)
+    headline = experiment.task.headline
     try:
-        plot.plot_history(adaptive.history, epochs, output / "training.png", experiment.name, target)
+        plot.plot_history(adaptive.history, epochs, output / "training.png", experiment.name, target, headline)
     except ImportError as error:
         print(f"no {output / 'training.png'}: {error}", flush=True)
-    accuracies = [row["val_accuracy"] for row in epochs if "val_accuracy" in row]
+    row = epochs[-1] if epochs else {}
+    last = {name.removeprefix("val_"): value for name, value in row.items() if name.startswith("val_")}
+    reached = [row[f"val_{headline}"] for row in epochs if f"val_{headline}" in row]
+    best = max if experiment.task.higher_is_better else min
     summary = {
-        "accuracy": accuracies[-1] if accuracies else None,
-        "best_accuracy": max(accuracies, default=None),
+        headline: None,
+        **last,
+        f"best_{headline}": best(reached, default=None),
         **history.summarise(adaptive.history),
+        "updates_off_bounds": off_bounds(adaptive.history, experiment.policy, training.element),
         "discarded_examples": adaptive.discarded_examples,
         "traces": adaptive.traces,
         # Over the micro-steps of this process, each with the multiplier of the update before it.
@@ -241,47 +194,19 @@ def write_results(training, output, tables):
         **versions(),
     }
     (output / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    shown = ("accuracy", "updates", "mean_batch_size", "max_batch_size", "batch_changes", "traces", "seconds")
-    print(f"{output}: " + ", ".join(f"{name} {summary[name]:.6g}" for name in shown), flush=True)
+    shown = (headline, "updates", "mean_batch_size", "max_batch_size", "batch_changes", "traces", "seconds")
+    print(
+        f"{output}: " + ", ".join(f"{name} {summary[name]:.6g}" for name in shown if summary[name] is not None), flush=True
+    )
 
 
-def strategy_name(strategy):
-    names = {
-        tf.distribute.MirroredStrategy: "mirrored",
-        tf.distribute.MultiWorkerMirroredStrategy: "multiworker",
-        tf.distribute.TPUStrategy: "tpu",
-    }
-    return names.get(type(strategy), "default")
+def off_bounds(records, policy, element):
+    """The share of updates whose batch is neither the smallest nor the largest that the bounds allow; None without bounds.
 
-
-def versions():
-    # tf.keras has no version of its own where it is tf_keras.
-    package = tf.keras.Model.__module__.partition(".")[0]
-    keras = metadata.version(package)
-    found = {"python": platform.python_version(), "tensorflow": tf.__version__, package: keras, "tf_simigrad": sg.__version__}
-    return {"keras": "keras3" if keras.startswith("3.") else "tf_keras", "versions": found}
-
-
-def host_model(training):
-    """The model itself, or where a TPU holds it a copy on this machine."""
-    if not Replicas(training.strategy).is_compiled:
-        return training.model
-    with tf.device("CPU"):
-        copy = building.TASKS[training.experiment.task].build(training.experiment)
-    copy.set_weights(training.model.get_weights())
-    return copy
-
-
-def export(training, output):
-    """Writes the SavedModel, and what it has to predict, for tools.check_saved_model. On all workers."""
-    # Of a TPU's model the copy: a function that reads variables on the device would name the device.
-    model = host_model(training)
-    # Both Kerases print the signature.
-    with contextlib.redirect_stdout(io.StringIO()):
-        sg.export(model, output / "saved_model")
-    x_test = training.data[1][0][:SERVING_EXAMPLES]
-    inputs = np.asarray(training.standardise(x_test)) if training.standardise else x_test
-    # Not by predict, which splits the examples among the workers, nor by a TPU, which computes otherwise than who serves.
-    predictions = model(tf.constant(inputs), training=False)
-    if training.is_chief:
-        np.savez(output / "serving_check.npz", inputs=inputs, predictions=predictions)
+    The last update is left out: it may be a flush of what was pending.
+    """
+    if not hasattr(policy, "target_similarity") or len(records) < 2:
+        return None
+    # A batch size is a whole number of elements.
+    least, most = -(-policy.min_batch_size // element) * element, policy.max_batch_size // element * element
+    return sum(least < record.batch_size < most for record in records[:-1]) / (len(records) - 1)

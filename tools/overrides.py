@@ -1,4 +1,4 @@
-"""`--set name=value`: every field of an experiment and of its policy, checked before anything starts."""
+"""`--set name=value`: every field of an experiment, of its task and of its policy, checked before anything starts."""
 
 import ast
 import dataclasses
@@ -6,8 +6,15 @@ import difflib
 import typing
 
 import tf_simigrad as sg
+from configs.experiment import POLICIES
+from models.tasks import TASKS
 
-POLICIES = ("SimiGrad", "NoiseScale", "FixedBatch")
+# The fields of an experiment that are objects, and what they may be.
+NESTED = {
+    "policy": {name: getattr(sg, name) for name in POLICIES},
+    "task": {task.__name__: task for task in TASKS},
+}
+EXAMPLES = {"policy": "FixedBatch(batch_size=128)", "task": "Cifar10(network='resnet20')"}
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -48,38 +55,39 @@ def convert(name, text, hint):
     raise ValueError(f"{name}={text}: expected {names}")
 
 
-def parse_policy(text):
-    """Builds a policy from a call as one would write it in Python; nothing is evaluated but literals.
+def parse_call(field, text):
+    """Builds a policy or a task from a call as one would write it in Python; nothing is evaluated but literals.
 
     Args:
+        field: "policy" or "task".
         text: For example "FixedBatch(batch_size=128)".
 
     Raises:
-        ValueError: If it is not a call of a policy with literal keyword arguments that the policy accepts.
+        ValueError: If it is not a call of such a class with literal keyword arguments that it accepts.
     """
-    expected = f"policy={text}: expected {', '.join(POLICIES)} with literal keyword arguments, e.g. FixedBatch(batch_size=128)"
+    classes = NESTED[field]
+    expected = f"{field}={text}: expected {', '.join(classes)} with literal keyword arguments, e.g. {EXAMPLES[field]}"
     try:
         call = ast.parse(text, mode="eval").body
     except SyntaxError:
         raise ValueError(expected) from None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise ValueError(expected)
-    if call.func.id not in POLICIES:
-        raise ValueError(f"policy={text}: no policy {call.func.id}; {suggest(call.func.id, POLICIES)}")
+    if call.func.id not in classes:
+        raise ValueError(f"{field}={text}: no {field} {call.func.id}; {suggest(call.func.id, classes)}")
     if call.args or any(keyword.arg is None for keyword in call.keywords):
         raise ValueError(expected)
-    policy_class = getattr(sg, call.func.id)
-    hints = _hints(policy_class)
+    hints = _hints(classes[call.func.id])
     arguments = {}
     for keyword in call.keywords:
         if keyword.arg not in hints:
-            raise ValueError(f"policy={text}: {call.func.id} has no {keyword.arg}; {suggest(keyword.arg, hints)}")
-        name = f"policy.{keyword.arg}"
+            raise ValueError(f"{field}={text}: {call.func.id} has no {keyword.arg}; {suggest(keyword.arg, hints)}")
+        name = f"{field}.{keyword.arg}"
         arguments[keyword.arg] = convert(name, ast.get_source_segment(text, keyword.value), hints[keyword.arg])
     try:
-        return policy_class(**arguments)
+        return classes[call.func.id](**arguments)
     except TypeError as error:
-        raise ValueError(f"policy={text}: {error}") from error
+        raise ValueError(f"{field}={text}: {error}") from error
 
 
 def _hints(dataclass):
@@ -92,7 +100,8 @@ def apply_overrides(experiment, assignments):
 
     Args:
         experiment: An `Experiment`.
-        assignments: "name=value" strings: "epochs=3", "policy.target_similarity=0.3", "policy=FixedBatch(batch_size=128)".
+        assignments: "name=value" strings: "epochs=3", "policy.target_similarity=0.3", "policy=FixedBatch(batch_size=128)",
+            "task.length=512".
 
     Returns:
         A new `Experiment`.
@@ -101,19 +110,21 @@ def apply_overrides(experiment, assignments):
         ValueError: If a name is unknown or a value does not fit.
     """
     # All fields of an object are replaced at once: its bounds, for example, have to fit only when all are set.
-    changes, policy_changes, policy = {}, {}, experiment.policy
+    changes, nested_changes = {}, {field: {} for field in NESTED}
+    nested = {field: getattr(experiment, field) for field in NESTED}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
+        field, dot, inner = name.partition(".")
         if not equals:
             raise ValueError(f"--set {assignment}: expected name=value")
-        if name == "policy":
-            policy = parse_policy(text)
-        elif name.startswith("policy."):
-            policy_changes[name.removeprefix("policy.")] = text
+        if name in NESTED:
+            nested[name] = parse_call(name, text)
+        elif dot and field in NESTED:
+            nested_changes[field][inner] = text
         else:
             changes[name] = text
-    policy = _replace(policy, policy_changes, "policy.")
-    return _replace(experiment, changes, "", policy=policy)
+    nested = {field: _replace(value, nested_changes[field], f"{field}.") for field, value in nested.items()}
+    return _replace(experiment, changes, "", **nested)
 
 
 def _replace(instance, texts, prefix, **values):

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from models.tasks import TASKS
 from tf_simigrad.report import history, plot
 
 
@@ -11,9 +12,10 @@ def read_run(folder):
     missing = [name for name in ("config.json", "history.csv", "epochs.csv") if not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{folder} holds no run: {', '.join(missing)} missing")
-    policy = json.loads((folder / "config.json").read_text())["policy"]
+    config = json.loads((folder / "config.json").read_text())
     records, epochs = history.read_history(folder / "history.csv"), history.read_epochs(folder / "epochs.csv")
-    return plot.Run(folder.resolve().name, records, epochs, policy.get("target_similarity"))
+    measure = {task.__name__: task.headline for task in TASKS}[config["task"]["type"]]
+    return plot.Run(folder.resolve().name, records, epochs, config["policy"].get("target_similarity"), measure)
 
 
 def main(arguments=None):

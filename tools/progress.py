@@ -43,6 +43,11 @@ class Progress:
         elif self._prints and time.monotonic() - self._printed >= SECONDS_BETWEEN_LINES:
             self._print()
 
+    def say(self, line):
+        """Prints a line to standard output, without spoiling the bar."""
+        tqdm.write(line, file=sys.stdout)
+        sys.stdout.flush()
+
     def close(self):
         """Ends the bar. The last line is printed only if there was one before, so that what is quick says nothing."""
         self._bar.close()

@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
+from tools.command_line import Parser
 from tools.overrides import apply_overrides
 from tools.tpu import compiler
-from tools.command_line import Parser
 from tools.train import choose_keras, load_config, load_module
 
 LIMITS = (
@@ -73,18 +73,17 @@ def made_training(args, strategy):
             model, adaptive, spec = function()
         return model, adaptive, spec, args.micro_batch_size or DEFAULT_MICRO_BATCH_SIZE
     experiment = apply_overrides(load_config(args.config), args.set)
-    task = building.TASKS[experiment.task]
     with strategy.scope():
-        model = building.model(experiment, task.examples)
+        model = building.model(experiment, building.EXAMPLES_WITHOUT_DATA)
     size = args.micro_batch_size or experiment.micro_batch_size
-    return model, building.callback(experiment), lambda size: building.element_spec(task, size), size
+    return model, building.callback(experiment), experiment.task.element_spec, size
 
 
 def measure(args):
     # Only now is TensorFlow imported, with the one Keras that TPUs are supported under.
     choose_keras("tf_keras")
     from tf_simigrad.compat import tpu_description
-    from tools.experiment import versions
+    from tools.strategies import versions
     from tools.tpu import largest, measurement
     from tools.tpu.programs import Training
 

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 from configs.experiment import Experiment
-from models import cifar_data
+from tools import initial_weights, runs
 from tools.command_line import Parser
 from tools.overrides import apply_overrides, suggest
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-OUTPUTS = ("config.json", "history.csv", "epochs.csv", "summary.json", "training.png", "serving_check.npz")
-OUTPUT_FOLDERS = ("saved_model", "checkpoints")
+OUTPUTS = ("config.json", "history.csv", "epochs.csv", "summary.json", "training.png", "evaluation.json")
+OUTPUT_FOLDERS = ("saved_model", "checkpoints", "weights")
 # A resumed run may be longer than it was meant to be; everything else would make it another run.
 MAY_CHANGE = ("epochs", "max_updates")
 
@@ -22,7 +22,15 @@ def parse_arguments(arguments):
     parser = Parser(prog="tools.train", description="Trains an experiment and writes its results to a folder.")
     parser.add_argument("config", metavar="CONFIG", help="a name in configs/, or a path to a .py file with get_config()")
     parser.add_argument("--output", type=Path, metavar="DIR", help="results (default: run/NAME); a run found there is replaced")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="holds CIFAR-10 (default: Keras downloads it)")
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR",
+        help="holds CIFAR-10 (default: Keras downloads it), or what tools.prepare_data has made for the task"
+    )  # fmt: skip
+    parser.add_argument(
+        "--initial-weights", type=Path, metavar="DIR",
+        help="a run to start from, or what tools.prepare_data bert-weights has made"
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="build and trace without data; count parameters and FLOPs")
     parser.add_argument("--strategy", choices=("default", "mirrored", "multiworker", "tpu"), default="default")
     parser.add_argument("--tpu", metavar="NAME", help="of --strategy tpu (default: local, this TPU VM's own)")
     parser.add_argument("--devices", type=int, metavar="N", help="replicas of --strategy mirrored (default: every GPU)")
@@ -69,12 +77,13 @@ def check_devices(strategy, devices, tpu=None):
         raise ValueError(f"--devices {devices}: a worker takes every GPU it sees; set CUDA_VISIBLE_DEVICES instead")
 
 
-def choose_keras(keras, strategy="default"):
+def choose_keras(keras, strategy="default", only=None):
     # TensorFlow reads these when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if strategy == "tpu":
+    if strategy == "tpu" or only == "tf_keras":
         if keras == "keras3":
-            raise ValueError("--keras keras3: TPUs are supported under tf_keras only; leave it out")
+            what = "TPUs are" if strategy == "tpu" else "the models of this task are"
+            raise ValueError(f"--keras keras3: {what} supported under tf_keras only; leave it out")
         keras = "tf_keras"
     if keras:
         os.environ["TF_USE_LEGACY_KERAS"] = "1" if keras == "tf_keras" else "0"
@@ -82,33 +91,29 @@ def choose_keras(keras, strategy="default"):
         raise ValueError("--keras tf_keras: not installed; pip install tf-keras")
 
 
-def check_data(experiment, data_dir):
-    if experiment.task == "cifar10" and data_dir is not None:
-        cifar_data.find(data_dir)
-
-
-def changes(experiment, output):
-    """The fields of the experiment that differ from those of the run in the folder, each as a sentence."""
-    config = output / "config.json"
-    if not config.is_file():
+def changes(config, output):
+    """What differs in the configuration of a run from that of the run in the folder, each as a sentence."""
+    path = output / runs.CONFIG
+    if not path.is_file():
         return {}
-    before, now = json.loads(config.read_text()), json.loads(json.dumps(experiment.as_dict()))
-    return {name: f"{name} was {before.get(name)}, is {now[name]}" for name in now if before.get(name) != now[name]}
+    before, now = json.loads(path.read_text()), json.loads(json.dumps(config))
+    compared = [name for name in now if name != "data_dir"]
+    return {name: f"{name} was {before.get(name)}, is {now[name]}" for name in compared if before.get(name) != now[name]}
 
 
-def check_resume(experiment, output):
+def check_resume(config, output):
     """Raises where the folder holds a run of other settings."""
-    if refused := [text for name, text in changes(experiment, output).items() if name not in MAY_CHANGE]:
+    if refused := [text for name, text in changes(config, output).items() if name not in MAY_CHANGE]:
         raise ValueError(
             f"--resume: {output} holds another run: {'; '.join(refused)}. Only {' and '.join(MAY_CHANGE)} may change"
         )
 
 
-def prepare_output(experiment, output, resume):
+def prepare_output(config, output, resume):
     """Makes the folder. A fresh run removes what an earlier one left, or its checkpoints could be taken for our own."""
-    config = output / "config.json"
-    if resume and config.is_file():
-        if changes(experiment, output):
+    path = output / runs.CONFIG
+    if resume and path.is_file():
+        if changes(config, output):
             # What was complete no longer is.
             (output / "summary.json").unlink(missing_ok=True)
     else:
@@ -119,7 +124,33 @@ def prepare_output(experiment, output, resume):
         for name in OUTPUT_FOLDERS:
             shutil.rmtree(output / name, ignore_errors=True)
     output.mkdir(parents=True, exist_ok=True)
-    config.write_text(json.dumps(experiment.as_dict(), indent=2) + "\n")
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def check_paths(task, args):
+    task.check_data(args.data_dir)
+    if args.initial_weights is not None:
+        initial_weights.check(args.initial_weights)
+
+
+def start(experiment, args, output):
+    """Everything before the first step; returns what `run` needs, or None where the run is complete."""
+    # Only now is TensorFlow imported.
+    from tools import experiment as runner
+    from tools import strategies
+
+    config = runs.config_of(experiment, args.data_dir, args.initial_weights)
+    strategy = strategies.make_strategy(args.strategy, args.devices, args.tpu or "local")
+    training = runner.build(experiment, strategy, experiment.task.load(args.data_dir))
+    if args.initial_weights is not None:
+        initial_weights.take(training.model, experiment.task, args.initial_weights)
+    training.workers.meet("the checks")
+    if training.is_chief:
+        prepare_output(config, output, args.resume)
+    training.workers.meet("the output folder")
+    if (output / "summary.json").is_file():
+        return None
+    return training, output, *runner.restore(training, output, args.resume)
 
 
 def main(arguments=None):
@@ -127,28 +158,25 @@ def main(arguments=None):
     try:
         experiment = apply_overrides(load_config(args.config), args.set)
         check_devices(args.strategy, args.devices, args.tpu)
-        check_data(experiment, args.data_dir)
+        if args.dry_run:
+            from tools import dry_run
+
+            dry_run.run(experiment)
+            return
+        check_paths(experiment.task, args)
         output = args.output or Path("run") / experiment.name
         if args.resume:
-            check_resume(experiment, output)
-        choose_keras(args.keras, args.strategy)
-        # Only now is TensorFlow imported.
-        from tools import experiment as runner
-
-        strategy = runner.make_strategy(args.strategy, args.devices, args.tpu or "local")
-        data = runner.load_data(experiment, args.data_dir)
-        training = runner.build(experiment, strategy, data)
-        training.workers.meet("the checks")
-        if training.is_chief:
-            prepare_output(experiment, output, args.resume)
-        training.workers.meet("the output folder")
-        if (output / "summary.json").is_file():
-            print(f"{output}: already complete")
-            return
-        checkpoint, initial_epoch = runner.restore(training, output, args.resume)
+            check_resume(runs.config_of(experiment, args.data_dir, args.initial_weights), output)
+        choose_keras(args.keras, args.strategy, experiment.task.only_keras)
+        ready = start(experiment, args, output)
     except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))
-    runner.run(training, output, checkpoint, initial_epoch)
+    if ready is None:
+        print(f"{output}: already complete")
+        return
+    from tools import experiment as runner
+
+    runner.run(*ready, data_dir=args.data_dir)
 
 
 if __name__ == "__main__":

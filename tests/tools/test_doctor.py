@@ -246,7 +246,7 @@ def test_devices_are_those_of_the_mirrored_strategy(arguments, capsys):
     (False, True, 1, ["mirrored"]),
 ])  # fmt: skip
 def test_auto_takes_a_tpu_else_gpus_else_the_default(tf, monkeypatch, has_tpu_package, has_tpu, gpus, made):
-    from tools import experiment
+    from tools import strategies
 
     asked = []
 
@@ -256,7 +256,7 @@ def test_auto_takes_a_tpu_else_gpus_else_the_default(tf, monkeypatch, has_tpu_pa
             raise ValueError("no TPU")
         return f"the strategy {name}"
 
-    monkeypatch.setattr(experiment, "make_strategy", make_strategy)
+    monkeypatch.setattr(strategies, "make_strategy", make_strategy)
     monkeypatch.setattr(doctor, "installed", {"tensorflow-tpu": "2.20.0" if has_tpu_package else None}.get)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * gpus)
     assert doctor.choose_strategy("auto", None) == f"the strategy {made[-1]}"

@@ -6,7 +6,8 @@ import pytest
 
 import tf_simigrad as sg
 from configs.quickstart_digits import get_config
-from tools.overrides import apply_overrides, convert, parse_policy
+from models.tasks import Cifar10, Digits
+from tools.overrides import NESTED, apply_overrides, convert, parse_call
 
 pytestmark = pytest.mark.one_keras
 
@@ -15,7 +16,7 @@ def test_no_override_changes_nothing():
     assert apply_overrides(get_config(), []) == get_config()
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(get_config()) if field.name != "policy"])
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(get_config()) if field.name not in NESTED])
 def test_every_field_is_reached_with_its_own_value(field):
     experiment = get_config()
     assert apply_overrides(experiment, [f"{field}={getattr(experiment, field)}"]) == experiment
@@ -34,6 +35,16 @@ def test_fields_of_the_policy_are_replaced_together():
     assert changed.policy == sg.SimiGrad(target_similarity=0.3, min_batch_size=1024, max_batch_size=4096)
 
 
+def test_settings_of_the_task_and_a_whole_task_are_replaced():
+    assert apply_overrides(get_config(), ["task=Cifar10(network='resnet8')", "task.width=4"]).task == Cifar10("resnet8", 4)
+    assert apply_overrides(get_config(), ["task=Digits()"]).task == Digits()
+
+
+def test_a_tuple_is_replaced():
+    changed = apply_overrides(get_config(), ["schedule=steps", "step_epochs=(3,9)"])
+    assert changed.step_epochs == (3, 9)
+
+
 def test_a_whole_policy_is_replaced_and_then_its_fields():
     changed = apply_overrides(get_config(), ["policy.batch_size=64", "policy=FixedBatch(batch_size=128)"])
     assert changed.policy == sg.FixedBatch(batch_size=64)
@@ -50,7 +61,7 @@ def test_a_whole_policy_is_replaced_and_then_its_fields():
     ],
 )
 def test_policies(text, policy):
-    assert parse_policy(text) == policy
+    assert parse_call("policy", text) == policy
 
 
 @pytest.mark.parametrize(
@@ -72,7 +83,7 @@ def test_policies(text, policy):
 )
 def test_what_is_no_policy_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
-        parse_policy(text)
+        parse_call("policy", text)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +91,17 @@ def test_what_is_no_policy_is_refused(text, message):
     [
         ("epochs", "--set epochs: expected name=value"),
         ("epoch=3", "no field epoch; did you mean epochs"),
-        ("zzz=3", "no field zzz; known: depth, "),
+        ("zzz=3", "no field zzz; known: deterministic, "),
         ("policy.target=0.3", "no field policy.target; did you mean policy.?target_similarity|target_similarity"),
         ("epochs=3.0", "epochs=3.0: expected int"),
         ("epochs=True", "epochs=True: expected int"),
         ("epochs=three", "epochs=three: expected int"),
         ("learning_rate=fast", "learning_rate=fast: expected float"),
         ("deterministic=2", "deterministic=2: expected bool"),
-        ("task=mnist", "task='mnist': expected one of digits, cifar10"),
+        ("task=mnist", "task=mnist: expected Digits, Cifar10, BertPretraining, Squad with literal keyword arguments"),
+        ("task=Mnist()", "no task Mnist; known: BertPretraining"),
+        ("task.network=resnet8", "no field task.network"),
+        ("step_epochs=3", "step_epochs=3: expected tuple"),
         ("policy.target_similarity=2", "target_similarity=2"),
     ],
 )

@@ -175,7 +175,7 @@ def test_what_is_wrong_is_one_line(capsys, arguments, message):
 
 @pytest.mark.one_keras
 def test_missing_data_is_one_line(capsys, tmp_path):
-    error = refused(train.main, capsys, "cifar10_resnet8_simigrad", "--data-dir", tmp_path)
+    error = refused(train.main, capsys, "cifar10_simigrad_small", "--data-dir", tmp_path)
     assert f"no CIFAR-10 in {tmp_path}; looked for cifar10_train_1.npz" in error
 
 
@@ -189,7 +189,7 @@ def test_a_file_without_an_experiment_is_one_line(capsys, tmp_path):
 def test_errors_come_before_tensorflow():
     code = (
         "import sys; from tools import train\n"
-        "try: train.main(['cifar10_resnet8_simigrad', '--data-dir', 'nowhere'])\n"
+        "try: train.main(['cifar10_simigrad_small', '--data-dir', 'nowhere'])\n"
         "except SystemExit as exit_: sys.exit(exit_.code if 'tensorflow' not in sys.modules else 3)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60).returncode == 2

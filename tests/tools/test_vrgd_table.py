@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from tools import vrgd_table
+from tools import trainings, vrgd_table
 
 pytestmark = pytest.mark.one_keras
 

@@ -26,7 +26,7 @@ BERT = Path(__file__).resolve().parents[2] / "tools" / "tpu_programs" / "bert_ti
 def resnet(pair, width, micro_batch_size):
     strategy = tpu_description.described_strategy(CORES)
     with strategy.scope():
-        model = cifar_resnet.build(8, width=width)
+        model = cifar_resnet.build("resnet8", width=width)
         optimizer, transform = pair
         model.compile(optimizer, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
     policy = sg.SimiGrad(target_similarity=0.2, min_batch_size=64, max_batch_size=4096)

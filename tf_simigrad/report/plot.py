@@ -1,4 +1,4 @@
-"""The picture of a run: batch size, similarity, learning rate and accuracy over the examples seen."""
+"""The picture of a run: batch size, similarity, learning rate and its quality over the examples seen."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,16 @@ class Run(NamedTuple):
     Args:
         label: Its name in the legend.
         records: ``AdaptiveBatch.history``.
-        epochs: One mapping per epoch with ``examples_seen`` and, where known, ``accuracy`` and ``val_accuracy``.
+        epochs: One mapping per epoch with ``examples_seen`` and, where known, the measure and ``val_`` and its name.
         target_similarity: The similarity the policy holds, or None.
+        measure: What the quality of the run is read from.
     """
 
     label: str
     records: Sequence[UpdateRecord]
     epochs: Sequence[Mapping[str, float]]
     target_similarity: float | None = None
+    measure: str = "accuracy"
 
 
 def plot_history(
@@ -34,20 +36,22 @@ def plot_history(
     path: str | os.PathLike,
     title: str,
     target_similarity: float | None = None,
+    measure: str = "accuracy",
 ) -> None:
     """Draws one run as a PNG.
 
     Args:
         records: ``AdaptiveBatch.history``.
-        epochs: One mapping per epoch with ``examples_seen`` and, where known, ``accuracy`` and ``val_accuracy``.
+        epochs: One mapping per epoch with ``examples_seen`` and, where known, the measure and ``val_`` and its name.
         path: The file to write.
         title: Stands above the picture.
         target_similarity: The similarity the policy holds, or None.
+        measure: What the quality of the run is read from.
 
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    plot_runs([Run(title, records, epochs, target_similarity)], path, title)
+    plot_runs([Run(title, records, epochs, target_similarity, measure)], path, title)
 
 
 def plot_runs(runs: Sequence[Run], path: str | os.PathLike, title: str) -> None:
@@ -79,7 +83,7 @@ def plot_runs(runs: Sequence[Run], path: str | os.PathLike, title: str) -> None:
         _draw_batch_size(panels[0], run, colour)
         _draw_similarity(panels[1], run, colour, single=len(runs) == 1)
         _draw_learning_rate(panels[2], run, colour, single=len(runs) == 1)
-        _draw_accuracy(panels[3], run, colour)
+        _draw_measure(panels[3], run, colour)
     _label(figure, panels, title, runs)
     figure.savefig(os.fspath(path), format="png")
 
@@ -109,8 +113,8 @@ def _draw_learning_rate(axes: Any, run: Run, colour: str, single: bool) -> None:
     axes.plot(seen, base, color="0.35" if single else colour, linestyle=":", linewidth=1.4, label="base" if single else None)
 
 
-def _draw_accuracy(axes: Any, run: Run, colour: str) -> None:
-    for name, style in (("accuracy", ":"), ("val_accuracy", "-")):
+def _draw_measure(axes: Any, run: Run, colour: str) -> None:
+    for name, style in ((run.measure, ":"), (f"val_{run.measure}", "-")):
         points = [(epoch["examples_seen"], epoch[name]) for epoch in run.epochs if epoch.get(name) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), style, color=colour, linewidth=1.4, marker="o", markersize=2.5)
@@ -125,7 +129,8 @@ def _label(figure: Any, panels: Any, title: str, runs: Sequence[Run]) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator, ScalarFormatter
 
     figure.suptitle(title, fontsize=13)
-    for axes, label in zip(panels, ("batch size (examples)", "similarity", "learning rate", "accuracy"), strict=True):
+    measures = ", ".join(dict.fromkeys(run.measure.replace("_", " ") for run in runs))
+    for axes, label in zip(panels, ("batch size (examples)", "similarity", "learning rate", measures), strict=True):
         axes.set_ylabel(label)
         axes.grid(True, color="0.9")
         axes.spines[["top", "right"]].set_visible(False)
@@ -146,4 +151,4 @@ def _label(figure: Any, panels: Any, title: str, runs: Sequence[Run]) -> None:
         panels[0].legend(loc="best", fontsize=8)
         panels[2].legend(grey, ["effective", "base"], loc="best", fontsize=8)
     if any(run.epochs for run in runs):
-        panels[3].legend(grey, ["validation", "training"], loc="lower right", fontsize=8)
+        panels[3].legend(grey, ["validation", "training"], loc="best", fontsize=8)

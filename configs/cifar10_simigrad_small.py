@@ -3,7 +3,7 @@
 Paper:    Qin et al., "SimiGrad: Fine-Grained Adaptive Batching for Large Scale Training using Gradient Similarity
           Measurement", NeurIPS 2021, with its optimizer: SGD 0.1 / 0.9, coupled L2 5e-4 on every weight, square-root rule.
           Network and schedule are smaller than the paper's: ResNet-8 (He et al. 2015, section 4.2), 20 epochs, cosine.
-Command:  python -m tools.train cifar10_resnet8_simigrad --data-dir DIR
+Command:  python -m tools.train cifar10_simigrad_small --data-dir DIR
           with --set "policy=FixedBatch(batch_size=128)", or --set "policy=FixedBatch(batch_size=4096)" --set warmup_epochs=2
 Hardware: two CPU cores.
 Measured: 2026-11-30, TensorFlow 2.20.0, Keras 3.15.1, one replica, seed 0 (one seed), all 50,000 training images, 20 epochs:
@@ -21,13 +21,13 @@ Measured: 2026-11-30, TensorFlow 2.20.0, Keras 3.15.1, one replica, seed 0 (one 
 
 import tf_simigrad as sg
 from configs.experiment import Experiment
+from models.tasks import Cifar10
 
 
 def get_config() -> Experiment:
     return Experiment(
-        name="cifar10_resnet8_simigrad",
-        task="cifar10",
-        depth=8,
+        name="cifar10_simigrad_small",
+        task=Cifar10(network="resnet8"),
         policy=sg.SimiGrad(target_similarity=0.2, min_batch_size=128, max_batch_size=8192),
         epochs=20,
         micro_batch_size=64,

@@ -1,0 +1,29 @@
+"""VR-LAMB on pretraining of a tiny BERT on a hundred books: the small twin of bert_large_pretrain_vrgd.
+
+TODO
+"""
+
+import tf_simigrad as sg
+from configs.experiment import Experiment
+from models.tasks import BertPretraining
+
+
+def get_config() -> Experiment:
+    return Experiment(
+        name="bert_large_pretrain_vrgd_small",
+        task=BertPretraining(encoder="tiny", length=128, predictions=20),
+        policy=sg.FixedBatch(batch_size=256),
+        epochs=5,
+        examples_per_epoch=8192,
+        micro_batch_size=32,
+        reference_batch_size=64,
+        learning_rate=2e-3,
+        optimizer="lamb",
+        weight_decay=0.01,
+        global_clipnorm=1.0,
+        vrgd_gamma=0.1,
+        schedule="linear",
+        warmup_epochs=0.5,
+        validation_batch_size=128,
+        validation_examples=1024,
+    )

@@ -1,0 +1,81 @@
+"""Epochs of examples in TFRecord files whose order is a function of (seed, pass over the data)."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from models.input_pipeline import shared_by_element
+
+# Records that are shuffled among each other, beyond the order of files and the mixture of all files that are read at once.
+SHUFFLED_TOGETHER = 8192
+FILES_READ_AT_ONCE = 16
+
+
+def _passes(files: Sequence[str], seed: int, first: int) -> tf.data.Dataset:
+    """Serialized records of endless passes over the files, each pass in its own order."""
+    names = tf.constant([str(file) for file in files])
+
+    def one_pass(number):
+        pass_seed = tf.stack([tf.constant(seed, tf.int64), number])
+        records = tf.data.Dataset.from_tensor_slices(tf.random.experimental.stateless_shuffle(names, pass_seed)).interleave(
+            tf.data.TFRecordDataset,
+            cycle_length=min(FILES_READ_AT_ONCE, len(files)),
+            block_length=16,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+
+        # Not by Dataset.shuffle: its seed mixes with the global one, which would have to be the same in a resumed run.
+        def shuffled(block, block_records):
+            return tf.random.experimental.stateless_shuffle(
+                block_records, tf.random.experimental.stateless_fold_in(pass_seed, block + 1)
+            )
+
+        return records.batch(SHUFFLED_TOGETHER).enumerate().map(shuffled).unbatch()
+
+    return tf.data.Dataset.counter(first).flat_map(one_pass)
+
+
+def epochs_dataset(
+    files: Sequence[str | Path],
+    examples: int,
+    parse: Callable,
+    element: int,
+    seed: int,
+    initial_epoch: int,
+    examples_per_epoch: int,
+) -> tf.data.Dataset:
+    """Endless epochs of equal length, cut from an endless row of passes over the files: nothing is left out between passes.
+
+    What epoch e holds depends on the arguments other than ``initial_epoch``, and on e, only. To begin with a later epoch, the
+    records of its pass before it are read and thrown away.
+
+    Args:
+        files: TFRecord files.
+        examples: How many records they hold.
+        parse: From serialized records, a string [element], to what the model's ``fit`` takes.
+        element: Examples of an element, over all replicas.
+        seed: Any integer.
+        initial_epoch: The epoch that the dataset starts with.
+        examples_per_epoch: A multiple of ``element``.
+
+    Returns:
+        A dataset of elements.
+
+    Raises:
+        ValueError: If ``examples_per_epoch`` is no multiple of ``element``.
+    """
+    if examples_per_epoch % element:
+        raise ValueError(f"examples_per_epoch={examples_per_epoch}: expected a multiple of the {element} of an element")
+    first, skipped = divmod(initial_epoch * examples_per_epoch, examples)
+    records = _passes(files, seed, first).skip(skipped).batch(element, drop_remainder=True)
+    dataset = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return shared_by_element(dataset.prefetch(tf.data.AUTOTUNE))
+
+
+def evaluation_dataset(files: Sequence[str | Path], examples: int, parse: Callable, element: int) -> tf.data.Dataset:
+    """The first so many examples of the files, once, in order; the last element may hold fewer."""
+    records = tf.data.TFRecordDataset([str(file) for file in files]).take(examples)
+    dataset = records.batch(element, drop_remainder=examples % element == 0)
+    return shared_by_element(dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))

@@ -1,0 +1,116 @@
+"""What every task can be asked for."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+SERVING_EXAMPLES = 8
+
+
+class Data(abc.ABC):
+    """The examples of a task, found and ready to be read.
+
+    Attributes:
+        examples: For training, in one pass.
+        validation_examples: For validation.
+    """
+
+    examples: int
+    validation_examples: int
+
+    @abc.abstractmethod
+    def training(self, element: int, seed: int, initial_epoch: int, examples_per_epoch: int) -> Any:
+        """Endless epochs; what epoch e holds depends on the arguments and e only.
+
+        Args:
+            element: Examples of a dataset element, over all replicas.
+            seed: Any integer.
+            initial_epoch: The first one to give.
+            examples_per_epoch: A multiple of ``element``.
+
+        Returns:
+            A ``tf.data.Dataset`` of what the model's ``fit`` takes.
+        """
+
+    @abc.abstractmethod
+    def validation(self, element: int, examples: int) -> Any:
+        """The first so many examples for validation, once, in order; the last element may hold fewer."""
+
+    def check_epoch(self, examples_per_epoch: int) -> None:  # noqa: B027
+        """Raises a ValueError where epochs of so many examples cannot be had."""
+
+
+class Task(abc.ABC):
+    """A network, its data, and how both are judged. Subclasses are frozen dataclasses of its settings.
+
+    Attributes:
+        only_keras: "tf_keras" where its networks are models of that Keras, else None.
+        headline: The measure by which runs are compared.
+        unit: Of the headline, as it is printed: "%" of a share, or nothing.
+        keras_validates: Whether ``fit`` validates by what the model was compiled with; else ``evaluate`` does.
+        loss_fn: As ``AdaptiveBatch(loss_fn=...)`` takes it, or None for the compiled loss.
+    """
+
+    only_keras: ClassVar[str | None] = None
+    headline: ClassVar[str]
+    higher_is_better: ClassVar[bool] = True
+    keras_validates: ClassVar[bool] = True
+    loss_fn: ClassVar[Callable | None] = None
+
+    @abc.abstractmethod
+    def check_data(self, data_dir: Any) -> None:
+        """Raises a ValueError that names what is missing in the folder, before TensorFlow is imported."""
+
+    @abc.abstractmethod
+    def load(self, data_dir: Any) -> Data:
+        """Finds the data in the folder; None: what the task downloads, or has."""
+
+    @abc.abstractmethod
+    def build(self) -> Any:
+        """The network, not compiled."""
+
+    @abc.abstractmethod
+    def compile_arguments(self) -> dict:
+        """Loss and metrics, as ``model.compile`` takes them."""
+
+    @abc.abstractmethod
+    def element_spec(self, micro_batch_size: int) -> Any:
+        """Nested ``tf.TensorSpec`` of what one replica is given in a micro-step."""
+
+    @abc.abstractmethod
+    def evaluate(self, model: Any, data: Data, element: int, examples: int, strategy: Any, progress: Any) -> dict[str, float]:
+        """Judges a compiled model. To be called by all workers, outside of the strategy's scope.
+
+        Args:
+            model: From ``build``, trained.
+            data: From ``load``.
+            element: Examples of an element, over all replicas.
+            examples: How many of those for validation, the first ones.
+            strategy: The one that the model was built under.
+            progress: Called with the number of examples of each element that is done.
+
+        Returns:
+            Measures by name, the headline among them.
+        """
+
+    @abc.abstractmethod
+    def signatures(self, model: Any) -> dict[str, Any]:
+        """The functions of an exported model by name, "serving_default" among them, with their input signatures."""
+
+    @abc.abstractmethod
+    def serving_inputs(self, data: Data) -> dict[str, dict]:
+        """For each signature inputs to try it with, by name, as arrays."""
+
+    def encoder_of(self, model: Any) -> Any:
+        """The part of a model that other tasks can start from, or None."""
+        return None
+
+    def assets(self, data_dir: Any) -> list:
+        """Files that a server needs beside the model."""
+        return []
+
+
+def evaluate_compiled(model: Any, dataset: Any) -> dict[str, float]:
+    """Loss and metrics that a model was compiled with."""
+    measures = model.evaluate(dataset, verbose=0, return_dict=True)
+    return {name: float(value) for name, value in measures.items()}

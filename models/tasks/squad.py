@@ -1,0 +1,154 @@
+"""Answers to questions about paragraphs: SQuAD 1.1 with BERT."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from models import prepared
+from models.tasks.base import SERVING_EXAMPLES, Data, Task
+from models.tasks.bert_pretraining import check_encoder
+
+KIND = "squad"
+INPUTS = {"input_word_ids": "word_ids", "input_mask": "mask", "input_type_ids": "type_ids"}
+
+
+class SquadData(Data):
+    """Windows for training in TFRecord files, questions for validation.
+
+    Args:
+        folder: From ``tools.prepare_data squad``.
+        metadata: Of that folder.
+    """
+
+    def __init__(self, folder, metadata):
+        self._folder, self._metadata = Path(folder), metadata
+        self.examples = metadata["examples"]["train"]
+        self.validation_examples = metadata["examples"]["validation"]
+        self._questions = None
+
+    def training(self, element, seed, initial_epoch, examples_per_epoch):
+        from models import record_pipeline, squad_records
+
+        files = [self._folder / name for name in self._metadata["files"]["train"]]
+        parse = squad_records.parse(self._metadata["length"])
+        return record_pipeline.epochs_dataset(files, self.examples, parse, element, seed, initial_epoch, examples_per_epoch)
+
+    def questions(self):
+        """The questions for validation, each with its windows."""
+        from models import squad
+
+        if self._questions is None:
+            metadata = self._metadata
+            windows = squad.Windows(self._folder / "vocab.txt", metadata["length"], metadata["stride"])
+            found = squad.read(self._folder / metadata["files"]["validation"][0])
+            self._questions = [(q, windows.of(q)) for q in found if isinstance(q, squad.Question)]
+        return self._questions
+
+    def validation(self, element, examples):
+        import tensorflow as tf
+
+        from models.input_pipeline import shared_by_element
+
+        windows = [window for _, of_question in self.questions() for window in of_question][:examples]
+        arrays = {name: np.stack([getattr(window, field) for window in windows]) for name, field in INPUTS.items()}
+        dataset = tf.data.Dataset.from_tensor_slices(arrays).batch(element, drop_remainder=examples % element == 0)
+        return shared_by_element(dataset.prefetch(tf.data.AUTOTUNE))
+
+
+@dataclass(frozen=True)
+class Squad(Task):
+    """The first and the last token of the answer, in windows of a paragraph.
+
+    Attributes:
+        encoder: Its size: "tiny", "mini", "minilm", "base" or "large".
+        length: Tokens of a window, as the data was prepared.
+        stride: Tokens of the paragraph from one window to the next, as the data was prepared.
+        vocabulary_size: Tokens, as the data was prepared.
+    """
+
+    encoder: str = "large"
+    length: int = 384
+    stride: int = 128
+    vocabulary_size: int = 30_522
+
+    only_keras = "tf_keras"
+    headline = "f1"
+    keras_validates = False
+
+    def __post_init__(self):
+        check_encoder(self.encoder)
+        if not 96 <= self.length <= 512:
+            raise ValueError(f"length={self.length}: expected 96 to 512, room for a question and the positions that BERT knows")
+
+    def check_data(self, data_dir):
+        settings = {name: getattr(self, name) for name in ("length", "stride", "vocabulary_size")}
+        prepared.check_settings(data_dir, prepared.read_metadata(data_dir, KIND), **settings)
+
+    def load(self, data_dir):
+        return SquadData(data_dir, prepared.read_metadata(data_dir, KIND))
+
+    def build(self):
+        from models import bert
+
+        return bert.span_labeler(bert.encoder(bert.SIZES[self.encoder], vocabulary=self.vocabulary_size))
+
+    def compile_arguments(self):
+        import tensorflow as tf
+
+        names = ("start_positions", "end_positions")
+        return {
+            "loss": {name: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True) for name in names},
+            "loss_weights": dict.fromkeys(names, 0.5),
+        }
+
+    def element_spec(self, micro_batch_size):
+        import tensorflow as tf
+
+        tokens = tf.TensorSpec([micro_batch_size, self.length], tf.int32)
+        place = tf.TensorSpec([micro_batch_size], tf.int32)
+        return dict.fromkeys(INPUTS, tokens), {"start_positions": place, "end_positions": place}
+
+    def evaluate(self, model, data, element, examples, strategy, progress):
+        from models import evaluation, squad
+
+        def logits(features):
+            starts, ends = model(features, training=False)
+            return {"starts": starts, "ends": ends}
+
+        starts, ends = [], []
+        for element_logits in evaluation.outputs(strategy, logits, data.validation(element, examples)):
+            starts.extend(element_logits["starts"])
+            ends.extend(element_logits["ends"])
+            progress(len(element_logits["starts"]))
+        asked, answers, first = [], {}, 0
+        for question, windows in data.questions():
+            last = first + len(windows)
+            if last > len(starts):
+                break
+            asked.append(question)
+            answers[question.id] = squad.answer(windows, starts[first:last], ends[first:last], question.context)
+            first = last
+        return squad.score(asked, answers)
+
+    def signatures(self, model):
+        """Of tokens: the logits of their being the first and the last of the answer."""
+        import tensorflow as tf
+
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS])
+        def label(input_word_ids, input_mask, input_type_ids):
+            features = {"input_word_ids": input_word_ids, "input_mask": input_mask, "input_type_ids": input_type_ids}
+            starts, ends = model(features, training=False)
+            return {"start_logits": starts, "end_logits": ends}
+
+        return {"serving_default": label}
+
+    def serving_inputs(self, data):
+        features = next(iter(data.validation(SERVING_EXAMPLES, SERVING_EXAMPLES)))
+        return {"serving_default": {name: features[name].numpy() for name in INPUTS}}
+
+    def encoder_of(self, model):
+        return model.checkpoint_items["encoder"]
+
+    def assets(self, data_dir):
+        return [Path(data_dir) / "vocab.txt"]

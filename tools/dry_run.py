@@ -1,0 +1,35 @@
+"""Builds and traces an experiment without data and without memory for its weights, and counts."""
+
+import math
+
+REPLICAS = 8
+
+
+def run(experiment):
+    """Prints parameters and FLOPs of an experiment; raises what `fit` would raise about shapes and settings.
+
+    The model is built under a described TPUStrategy, whose variables have shapes and no values: tf_keras is used therefore.
+    """
+    from tools.train import choose_keras
+
+    choose_keras("tf_keras")
+    from tf_simigrad.compat import tpu_description
+    from tf_simigrad.train.update import INPUT_SPECS
+    from tools import building, flops
+    from tools.tpu.programs import SLOT, Training
+
+    strategy = tpu_description.described_strategy(REPLICAS, with_values=False)
+    with strategy.scope():
+        model = building.model(experiment, building.EXAMPLES_WITHOUT_DATA)
+    micro_batch_size = experiment.micro_batch_size
+    training = Training(strategy, model, building.callback(experiment), experiment.task.element_spec(micro_batch_size))
+    micro_step = tpu_description.replica_function(strategy, training.parts.step.accumulate, (training.element, SLOT))
+    tpu_description.replica_function(strategy, training.parts.step.update_program(), tuple(INPUT_SPECS))
+    counted = flops.count(micro_step)
+    trainable = sum(math.prod(v.shape) for v in model.trainable_variables)
+    print(f"{experiment.name}: built and traced on {REPLICAS} described replicas, without data")
+    print(f"  parameters: {model.count_params():,}, {trainable:,} of them trained")
+    print(f"  a micro-step of {micro_batch_size} examples on a replica: {flops.describe(counted.total)}")
+    print(f"  an example: {flops.describe(counted.total / micro_batch_size)}, forward and backward, matrix products only")
+    for name, number in sorted(counted.by_op.items(), key=lambda item: -item[1]):
+        print(f"    {name}: {flops.describe(number / micro_batch_size)}")

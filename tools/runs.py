@@ -1,0 +1,83 @@
+"""The folder of a run: what it was made with, and its weights."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from configs.experiment import Experiment
+
+CONFIG, CHECKPOINTS, WEIGHTS = "config.json", "checkpoints", "weights"
+# What the configuration of a run holds beside its experiment.
+BESIDE = ("data_dir", "initial_weights")
+
+
+class Run(NamedTuple):
+    """A run as its folder has it.
+
+    Attributes:
+        folder: Where it is.
+        experiment: What was trained.
+        data_dir: Where its data was, or None.
+        weights: The newest weights: those at its end, or of its last epoch that was saved.
+    """
+
+    folder: Path
+    experiment: Experiment
+    data_dir: str | None
+    weights: Path
+
+    def model(self) -> Any:
+        """The network with these weights, not compiled.
+
+        Raises:
+            ValueError: If they are not those of this network.
+        """
+        import tensorflow as tf
+
+        model = self.experiment.task.build()
+        try:
+            restored = tf.train.Checkpoint(model=model).read(str(self.weights))
+            restored.assert_existing_objects_matched().expect_partial()
+        except (AssertionError, ValueError, tf.errors.OpError) as error:
+            raise ValueError(f"{self.weights} does not hold the weights of {self.experiment.task}: {error}") from error
+        return model
+
+
+def config_of(experiment, data_dir, initial_weights):
+    """What is written to config.json."""
+    paths = (str(Path(path).resolve()) if path else None for path in (data_dir, initial_weights))
+    return {**experiment.as_dict(), **dict(zip(BESIDE, paths, strict=True))}
+
+
+def read(folder):
+    """Reads a run.
+
+    Raises:
+        ValueError: If the folder holds none, or none that has saved weights.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder} holds no run: {CONFIG} missing; expected a folder that tools.train wrote")
+    values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    beside = {name: values.pop(name, None) for name in BESIDE}
+    try:
+        experiment = Experiment.from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"{folder / CONFIG}: {error}") from error
+    return Run(folder, experiment, beside["data_dir"], newest_weights(folder))
+
+
+def newest_weights(folder):
+    saved = [path / "weights" for path in sorted((folder / CHECKPOINTS).glob("epoch-*")) if path.suffix != ".partial"]
+    candidates = [*saved, folder / WEIGHTS / "model"]
+    found = [path for path in candidates if path.with_name(path.name + ".index").is_file()]
+    if not found:
+        raise ValueError(f"{folder} holds a run that has saved no weights yet: wait for its first epoch, or train it")
+    return found[-1]
+
+
+def write_weights(model, folder):
+    """Writes the weights at the end of a run, of a model outside of any strategy."""
+    import tensorflow as tf
+
+    tf.train.Checkpoint(model=model).write(str(folder / WEIGHTS / "model"))
