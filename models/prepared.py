@@ -17,7 +17,7 @@ def read_metadata(folder, kind: str) -> dict:
         Its metadata.
 
     Raises:
-        ValueError: If there is no such preparation, it is of another kind, or files of it are missing.
+        ValueError: If there is no such preparation, what is there cannot be read or is of another kind, or files are missing.
     """
     how = f"python -m tools.prepare_data {kind} --help says how to make one"
     if folder is None:
@@ -25,14 +25,31 @@ def read_metadata(folder, kind: str) -> dict:
     path = Path(folder) / METADATA
     if not path.is_file():
         raise ValueError(f"{folder} holds no prepared data: no {METADATA}; {how}")
-    metadata = json.loads(path.read_text(encoding="utf-8"))
-    if metadata.get("kind") != kind:
-        raise ValueError(f"{folder} holds prepared data of the kind {metadata.get('kind')}, expected {kind}; {how}")
-    named = [name for names in metadata["files"].values() for name in names]
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        found = metadata["kind"]
+        named = [name for names in metadata["files"].values() for name in names] if found == kind else []
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not what tools.prepare_data writes ({error!r}); {how}") from error
+    if found != kind:
+        raise ValueError(f"{folder} holds prepared data of the kind {found}, expected {kind}; {how}")
     missing = [name for name in named if not (Path(folder) / name).is_file()]
     if missing:
         raise ValueError(f"{folder} is incomplete: {', '.join(missing)} missing; {how}")
     return metadata
+
+
+def check_replaceable(folder, kind: str) -> None:
+    """Raises a ValueError where a preparation of that kind would replace other data than an earlier one."""
+    path = Path(folder) / METADATA
+    if not path.is_file():
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["kind"]
+    except (ValueError, KeyError, TypeError):
+        found = "unknown"
+    if found != kind:
+        raise ValueError(f"--output {folder} holds prepared data of the kind {found}: use another folder, or remove it first")
 
 
 def check_settings(folder, metadata: dict, **settings) -> None:

@@ -116,6 +116,11 @@ def _two_targets(count):
     return x, (y, x[:, :1].copy())
 
 
+def _targets_by_name(count):
+    x, (a, b) = _two_targets(count)
+    return x, {"a": a, "b": b}
+
+
 def _integers(count):
     rng = np.random.default_rng(5)
     return rng.integers(0, 11, size=(count, 4)).astype("int32"), rng.integers(0, CLASSES, size=count).astype("int32")
@@ -131,6 +136,7 @@ CASES = {
     "subclassed": Case(subclassed),
     "dict_inputs": Case(dict_inputs, _dicts),
     "two_outputs": Case(two_outputs, _two_targets, lambda k: [cross_entropy(k), "mse"]),
+    "targets_by_name": Case(two_outputs, _targets_by_name, lambda k: {"a": cross_entropy(k), "b": "mse"}),
     "sample_weight": Case(sequential, _weighted),
     "class_weight": Case(sequential, fit={"class_weight": {0: 0.3, 1: 1.0, 2: 2.5}}),
     "add_loss": Case(with_add_loss),

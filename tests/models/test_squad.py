@@ -1,42 +1,17 @@
 """SQuAD: records that cannot be used are named, windows hold what they say, answers and scores are the official ones."""
 
-import gzip
-import json
-
 import numpy as np
 import pytest
 
 from models import squad
+from tests.models.squad_examples import CONTEXT, file_of, question, record, tokens, write_vocabulary
 
 pytestmark = pytest.mark.one_keras
-
-CONTEXT = "Normandy (French: Normandie) is a region of France. The Normans came there in the 10th century, led by Rollo."
-MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##dy", "##die", "##s", "(", ")", ":", ".", ",", "?"]
-WORDS = [*MARKS, "norman", "french", "is", "a", "region", "of", "france", "the", "came", "there", "in", "10th", "century",
-         "led", "by", "rollo", "who", "them", "what"]  # fmt: skip
 
 
 @pytest.fixture
 def vocabulary(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(WORDS) + "\n")
-    return path
-
-
-def question(text="Rollo", asked="Who led them?"):
-    return squad.Question("a", asked, CONTEXT, ((text, CONTEXT.index(text)),))
-
-
-def file_of(tmp_path, paragraphs, name="squad.json"):
-    path = tmp_path / name
-    text = json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return path
-
-
-def record(**changes):
-    start = CONTEXT.index("Rollo")
-    return {"id": "a", "question": "Who led them?", "answers": [{"text": "Rollo", "answer_start": start}], **changes}
+    return write_vocabulary(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["squad.json", "squad.json.gz"])
@@ -74,10 +49,6 @@ def test_a_file_that_is_no_squad_is_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="other.json is no SQuAD file"):
         list(squad.read(path))
-
-
-def tokens(window):
-    return [WORDS[i] for i in window.word_ids[window.mask == 1]]
 
 
 def test_one_window_holds_question_and_paragraph(vocabulary):

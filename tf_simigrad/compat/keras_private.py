@@ -224,14 +224,18 @@ def build_from(model: Any, element_spec: Any, loss_fn: Any) -> None:
 
 def _build_loss_and_metrics(model: Any, y: Any, y_pred: Any) -> None:
     if KERAS_3:
-        for container in (model._compile_loss, model._compile_metrics):
-            if container is not None and not container.built:
-                container.build(y, y_pred)
+        loss, metrics = model._compile_loss, model._compile_metrics
+        if loss is not None and not loss.built:
+            # By a call, not by build, which takes targets by the names of the outputs for something else.
+            loss(y, y_pred)
+        if metrics is not None and not metrics.built:
+            metrics.build(y, y_pred)
         return
     if not model.compiled_loss.built:
         model.compiled_loss.build(y_pred)
     if not model.compiled_metrics.built:
-        model.compiled_metrics.build(y_pred, y)
+        # Targets by the names of the outputs fit a model whose outputs are a list.
+        model.compiled_metrics.build(y_pred, model.compiled_metrics._conform_to_outputs(y_pred, y))
 
 
 def repair_evaluation(model: Any, num_replicas: int) -> None:

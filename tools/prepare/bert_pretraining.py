@@ -45,7 +45,7 @@ def prepare(args):
     started = time.monotonic()
     settings = read_settings(args)
     vocabulary, words = args.vocabulary.read_bytes(), len(bert_data.read_vocabulary(args.vocabulary))
-    check_output(args.output)
+    prepared.check_replaceable(args.output, KIND)
     texts, bad_records = read_texts(args)
     shards = [
         *deal(texts["train"], "train", args.shards, settings, args.output),
@@ -77,14 +77,6 @@ def read_settings(args):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name} {getattr(args, name)}: expected 1 or more")
     return settings
-
-
-def check_output(output):
-    """Refuses a folder that holds data of another kind."""
-    path = output / prepared.METADATA
-    kind = json.loads(path.read_text(encoding="utf-8")).get("kind") if path.is_file() else KIND
-    if kind != KIND:
-        raise ValueError(f"--output {output} holds prepared data of the kind {kind}: use another folder, or remove it first")
 
 
 def read_texts(args):

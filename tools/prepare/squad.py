@@ -4,15 +4,14 @@ import gzip
 import hashlib
 import json
 import random
-import shutil
 import time
 from pathlib import Path
 
-from models import squad
+from models import bert_data, prepared, squad
 from models.bad_records import BadRecords
-from models.prepared import METADATA
 from tools.progress import Progress
 
+KIND = "squad"
 VALIDATION, VOCABULARY, BAD = "validation.json.gz", "vocab.txt", "bad_records.txt"
 
 
@@ -77,6 +76,9 @@ def prepare(args):
     started = time.monotonic()
     if args.shards < 1:
         raise ValueError(f"--shards {args.shards}: expected 1 or more")
+    # Before anything is removed: it may be the one of the preparation that is replaced.
+    vocabulary, words = args.vocabulary.read_bytes(), len(bert_data.read_vocabulary(args.vocabulary))
+    prepared.check_replaceable(args.output, KIND)
     windows = squad.Windows(args.vocabulary, args.length, args.stride)
     train_bad, validation_bad = BadRecords(args.bad_share), BadRecords(args.bad_share)
     train = read(args.train, windows, train_bad, "training")
@@ -89,18 +91,17 @@ def prepare(args):
             "and 1"
         )
     args.output.mkdir(parents=True, exist_ok=True)
-    for old in (METADATA, BAD, *(path.name for path in args.output.glob("train-*.tfrecord"))):
+    for old in (prepared.METADATA, BAD, *(path.name for path in args.output.glob("train-*.tfrecord"))):
         (args.output / old).unlink(missing_ok=True)
-    shutil.copyfile(args.vocabulary, args.output / VOCABULARY)
+    (args.output / VOCABULARY).write_bytes(vocabulary)
     write_validation(validation, args.output / VALIDATION)
     labelled = sum(window.end > 0 for _, of_question in train for window in of_question)
-    vocabulary = args.vocabulary.read_bytes()
     metadata = {
-        "kind": "squad",
+        "kind": KIND,
         "length": args.length,
         "stride": args.stride,
         "seed": args.seed,
-        "vocabulary_size": len(vocabulary.decode().splitlines()),
+        "vocabulary_size": words,
         "vocabulary_sha256": hashlib.sha256(vocabulary).hexdigest(),
         "questions": {"train": len(train), "validation": len(validation)},
         "examples": {"train": count(train), "validation": count(validation)},
@@ -115,7 +116,7 @@ def prepare(args):
     train_bad.found += validation_bad.found
     train_bad.write(args.output / BAD)
     # The last one: where it is, the rest is whole.
-    (args.output / METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
+    (args.output / prepared.METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
     print(
         f"{args.output}: {len(train):,} questions for training in {count(train):,} windows ({labelled:,} with the answer), "
         f"{len(validation):,} for validation in {count(validation):,}; {len(train_bad.found)} bad records; "
