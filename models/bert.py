@@ -43,6 +43,16 @@ def initializer():
     return tf_keras.initializers.TruncatedNormal(stddev=0.02)
 
 
+def exact_gelu(x):
+    """GELU with the error function."""
+    return tf.nn.gelu(x, approximate=False)
+
+
+def tanh_gelu(x):
+    """GELU's approximation by tanh."""
+    return tf.nn.gelu(x, approximate=True)
+
+
 def encoder(size: Size, vocabulary: int = VOCABULARY, positions: int = POSITIONS, dropout: float = DROPOUT):
     """Builds an encoder.
 
@@ -59,15 +69,19 @@ def encoder(size: Size, vocabulary: int = VOCABULARY, positions: int = POSITIONS
     References:
         Devlin, Chang, Lee, Toutanova, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2018.
     """
+    import tf_keras
     from official.nlp.modeling import networks
 
+    # Dropout draws from generators whose state is saved with the model, so that a resumed training goes on with the same masks.
+    tf_keras.backend.experimental.enable_tf_random_generator()
     return networks.BertEncoder(
         vocab_size=vocabulary,
         hidden_size=size.hidden,
         num_layers=size.layers,
         num_attention_heads=size.heads,
         inner_dim=size.inner,
-        inner_activation=lambda x: tf.nn.gelu(x, approximate=not size.exact_gelu),
+        # Functions with names, by which a configuration tells them apart.
+        inner_activation=exact_gelu if size.exact_gelu else tanh_gelu,
         max_sequence_length=positions,
         type_vocab_size=2,
         output_dropout=dropout,

@@ -6,7 +6,8 @@ import tf_simigrad as sg
 
 # The length of an epoch where there is no data to count: schedules are built, and nobody looks at their course.
 EXAMPLES_WITHOUT_DATA = 1_000_000
-NO_DECAY = ("bias", "beta", "gamma", "LayerNorm", "layer_norm")
+# Biases and normalisations, as LARS and LAMB tell them: by the end of the path, as a layer "unbiased" has a kernel that decays.
+NO_DECAY = r"(^|/)(bias|beta|gamma|scale)(:0)?$"
 
 
 def learning_rate(experiment, examples_per_epoch):
@@ -24,7 +25,8 @@ def learning_rate(experiment, examples_per_epoch):
     if experiment.schedule == "linear":
         after = schedules.PolynomialDecay(peak, max(whole - warmup, 1), end_learning_rate=0.0)
     elif experiment.schedule == "steps":
-        boundaries = [steps(epoch) - warmup for epoch in experiment.step_epochs]
+        # Keras keeps the rate at the boundary itself, and changes it with the step after it.
+        boundaries = [steps(epoch) - warmup - 1 for epoch in experiment.step_epochs]
         after = schedules.PiecewiseConstantDecay(boundaries, [peak / 10**i for i in range(len(boundaries) + 1)])
     else:
         after = peak
@@ -49,6 +51,12 @@ class WarmUp(tf.keras.optimizers.schedules.LearningRateSchedule):
         after = self.after(tf.maximum(step - self.steps, 0.0)) if callable(self.after) else self.after
         return tf.where(step < self.steps, self.peak * step / self.steps, after)
 
+    @classmethod
+    def from_config(cls, config):
+        after = config["after"]
+        schedule = tf.keras.optimizers.schedules.deserialize(after) if isinstance(after, dict) else after
+        return cls(**{**config, "after": schedule})
+
     def get_config(self):
         return {"after": self.after, "peak": self.peak, "steps": self.steps}
 
@@ -65,7 +73,7 @@ def optimizer(experiment, rate):
             return tf.keras.optimizers.Adam(rate, **clip)
         case "adamw":
             adamw = tf.keras.optimizers.AdamW(rate, weight_decay=decay, **clip)
-            adamw.exclude_from_weight_decay(var_names=list(NO_DECAY))
+            adamw.exclude_from_weight_decay(var_names=[NO_DECAY])
             return adamw
     return tf.keras.optimizers.SGD(rate, momentum=experiment.momentum, **clip)
 

@@ -3,6 +3,7 @@
 Both see the same examples as often. With --grid instead one training for each combination of settings.
 """
 
+import argparse
 import itertools
 import subprocess
 
@@ -38,10 +39,15 @@ def beside_fixed(options):
     """The adaptive training, the one with the batch of its mean size, and those with the sizes that are asked for."""
     adaptive = trainings.train("adaptive", [], options)
     found = [("adaptive", adaptive)]
+    # What is set of the adaptive policy, a fixed batch does not have.
+    of_all = argparse.Namespace(**{**vars(options), "set": [text for text in options.set if not text.startswith("policy")]})
     for size in [round(adaptive["mean_batch_size"]), *options.fixed]:
-        settings = [f"policy=FixedBatch(batch_size={size})"]
-        found.append((f"fixed {size:,}", trainings.train(f"fixed_{size}", settings, options)))
+        found.append((f"fixed {size:,}", trainings.train(f"fixed_{size}", fixed(size), of_all)))
     return found
+
+
+def fixed(size):
+    return [f"policy=FixedBatch(batch_size={size})"]
 
 
 def over_grid(grid):
@@ -64,17 +70,32 @@ def parse_arguments(arguments):
     return parser, parser.parse_args(arguments)
 
 
+def check(grid, options):
+    """The measure by which the trainings are compared.
+
+    Raises:
+        ValueError: If one of them could not begin, or if they are not all judged by the same.
+    """
+    if grid and options.fixed:
+        raise ValueError("--fixed is beside an adaptive training: leave it out, or --grid")
+    config = load_config(options.config)
+    experiments = [apply_overrides(config, [*options.set, *settings]) for _, settings in grid or [("adaptive", [])]]
+    for size in options.fixed:
+        apply_overrides(experiments[0], fixed(size))
+    headlines = sorted({experiment.task.headline for experiment in experiments})
+    if len(headlines) > 1:
+        raise ValueError(f"--grid: some trainings are judged by {', others by '.join(headlines)}: compare one kind of task")
+    return headlines[0]
+
+
 def main(arguments=None):
     parser, options = parse_arguments(arguments)
     try:
-        experiment = apply_overrides(load_config(options.config), options.set)
         grid = over_grid(options.grid) if options.grid else []
-        for _, settings in grid:
-            apply_overrides(experiment, settings)
+        headline = check(grid, options)
         found = [(name, trainings.train(name, settings, options)) for name, settings in grid] or beside_fixed(options)
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         parser.error(str(error))
-    headline = experiment.task.headline
     rows = [(HEADER[0], headline, *HEADER[2:]), *(cells(name, summary, headline) for name, summary in found)]
     trainings.write_table(aligned(rows), options)
 

@@ -6,6 +6,8 @@ import time
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
+# Without the bar itself. Where there is no total, tqdm's own line has none either, and no time left.
+WITH_TOTAL = "{l_bar}{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
 class Progress:
@@ -20,11 +22,12 @@ class Progress:
     """
 
     def __init__(self, what, total, unit, done=0, shown=True):
-        self._is_bar = shown and sys.stderr.isatty()
+        self._shown, self._is_bar = shown, shown and sys.stderr.isatty()
         self._prints = shown and not self._is_bar
         self._what, self._total, self._unit, self._before = what, total, unit, done
         self._done, self._notes = done, {}
         self._started = self._printed = time.monotonic()
+        self._last_printed = done
         self._bar = tqdm(total=total, initial=done, desc=what, unit=f" {unit}", disable=not self._is_bar, dynamic_ncols=True)
 
     def __enter__(self):
@@ -45,18 +48,19 @@ class Progress:
 
     def say(self, line):
         """Prints a line to standard output, without spoiling the bar."""
-        tqdm.write(line, file=sys.stdout)
-        sys.stdout.flush()
+        if self._shown:
+            tqdm.write(line, file=sys.stdout)
+            sys.stdout.flush()
 
     def close(self):
-        """Ends the bar. The last line is printed only if there was one before, so that what is quick says nothing."""
+        """Ends the bar. A last line is printed if it is new, and only if there was one before: what is quick says nothing."""
         self._bar.close()
-        if self._prints and self._printed != self._started:
+        if self._prints and self._printed != self._started and self._last_printed != self._done:
             self._print()
         self._prints = False
 
     def _print(self):
-        self._printed = time.monotonic()
+        self._printed, self._last_printed = time.monotonic(), self._done
         meter = tqdm.format_meter(
             self._done,
             self._total,
@@ -65,6 +69,6 @@ class Progress:
             prefix=self._what,
             unit=f" {self._unit}",
             postfix=", ".join(f"{name}={note}" for name, note in self._notes.items()),
-            bar_format="{l_bar}{n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]",
+            bar_format=None if self._total is None else WITH_TOTAL,
         )
         print(meter, file=sys.stderr, flush=True)

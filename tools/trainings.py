@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tools import runs
+from tools.overrides import apply_overrides
+from tools.train import changes, load_config
+
 
 def add_arguments(parser):
     parser.add_argument("config", metavar="CONFIG", help="as for tools.train")
@@ -20,10 +24,17 @@ def output_of(options):
     return output
 
 
+def is_complete(output, settings, options):
+    """Whether the folder holds a finished training with these settings. Others `tools.train --resume` continues or refuses."""
+    experiment = apply_overrides(load_config(options.config), [*options.set, *settings])
+    config = runs.config_of(experiment, options.data_dir, options.initial_weights)
+    return (output / "summary.json").is_file() and not changes(config, output)
+
+
 def train(name, settings, options):
     """The summary of the training of that name, which is run if it is not complete, and says itself how far it is."""
     output = output_of(options) / name
-    if not (output / "summary.json").is_file():
+    if not is_complete(output, settings, options):
         print(f"== {name}", flush=True)
         command = [sys.executable, "-m", "tools.train", options.config, "--output", str(output), "--resume"]
         for option in ("data_dir", "initial_weights"):

@@ -9,25 +9,39 @@ import subprocess
 from configs.experiment import DECAYS_BY_ITSELF
 from tools import trainings
 from tools.command_line import Parser
+from tools.overrides import apply_overrides
 from tools.train import load_config
 
 # At a batch of the config's reference size. Those of LARS and momentum are measured choices, the others are Keras's default and
 # ten times it: nobody has tuned them.
 LEARNING_RATES = {"momentum": 0.1, "adam": 1e-3, "lamb": 1e-2, "lars": 5.0}
 GAMMA = 0.1
+SET_BY_THE_TABLE = ("policy", "optimizer", "learning_rate", "vrgd_gamma")
+
+
+def common(optimizer, batch_size, options):
+    """What is set in the three trainings of a line. The decay goes to where the optimizer has it."""
+    experiment = apply_overrides(load_config(options.config), options.set)
+    # One of them is 0.
+    decay, by_itself = experiment.l2 + experiment.weight_decay, optimizer in DECAYS_BY_ITSELF
+    return [
+        f"optimizer={optimizer}",
+        f"policy=FixedBatch(batch_size={batch_size})",
+        f"l2={0.0 if by_itself else decay}",
+        f"weight_decay={decay if by_itself else 0.0}",
+    ]
 
 
 def row(optimizer, batch_size, options):
     """Three trainings as one line of the table."""
-    rate, decay = options.rates[optimizer], load_config(options.config).l2
-    by_itself = optimizer in DECAYS_BY_ITSELF
-    common = [f"optimizer={optimizer}", f"policy=FixedBatch(batch_size={batch_size})"]
-    common += [f"l2={0.0 if by_itself else decay}", f"weight_decay={decay if by_itself else 0.0}"]
-    name = f"{optimizer}_{batch_size}"
-    plain = trainings.train(f"{name}_plain", [*common, f"learning_rate={rate}"], options)
-    vrgd = trainings.train(f"{name}_vrgd", [*common, f"learning_rate={rate}", f"vrgd_gamma={GAMMA}"], options)
+    rate, settings, name = options.rates[optimizer], common(optimizer, batch_size, options), f"{optimizer}_{batch_size}"
+    plain = trainings.train(f"{name}_plain", [*settings, f"learning_rate={rate}"], options)
+    vrgd = trainings.train(f"{name}_vrgd", [*settings, f"learning_rate={rate}", f"vrgd_gamma={GAMMA}"], options)
     multiplier = vrgd["vrgd_multiplier"]
-    shorter = trainings.train(f"{name}_shorter", [*common, f"learning_rate={rate * multiplier:.6g}"], options)
+    if multiplier is None:
+        folder = trainings.output_of(options) / f"{name}_vrgd"
+        raise ValueError(f"{folder} has measured no multiplier, as it was resumed after its last update: remove it, and repeat")
+    shorter = trainings.train(f"{name}_shorter", [*settings, f"learning_rate={rate * multiplier:.6g}"], options)
     accuracies = "  ".join(f"{100 * found['accuracy']:5.1f} %" for found in (plain, vrgd, shorter))
     seconds = "  ".join(f"{found['seconds']:5.0f}" for found in (plain, vrgd, shorter))
     return f"{optimizer:9} {batch_size:6,} {vrgd['updates']:8,}  {accuracies}  {multiplier:10.2f}  {seconds}"
@@ -37,10 +51,43 @@ def parse_rates(text):
     rates = dict(LEARNING_RATES)
     for pair in filter(None, text.split(",")):
         name, _, rate = pair.partition("=")
-        if name not in LEARNING_RATES:
+        if name not in LEARNING_RATES or not is_number(rate, float):
             raise ValueError(f"--rates {pair}: expected {', '.join(LEARNING_RATES)}, each with =RATE")
         rates[name] = float(rate)
     return rates
+
+
+def parse_sizes(text):
+    sizes = text.split(",")
+    if wrong := [size for size in sizes if not is_number(size, int)]:
+        raise ValueError(f"--batch-sizes {', '.join(wrong)}: expected whole numbers, such as 256,1024")
+    return [int(size) for size in sizes]
+
+
+def is_number(text, kind):
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check(optimizers, sizes, options):
+    """Raises a ValueError where one of the trainings could not begin, or its accuracy could not be shown."""
+    if unknown := [name for name in optimizers if name not in LEARNING_RATES]:
+        raise ValueError(f"--optimizers {', '.join(unknown)}: expected some of {', '.join(LEARNING_RATES)}")
+    if taken := [text for text in options.set if text.partition("=")[0].partition(".")[0] in SET_BY_THE_TABLE]:
+        raise ValueError(
+            f"--set {', '.join(taken)}: the table sets {', '.join(SET_BY_THE_TABLE)} itself; see --optimizers, --batch-sizes, "
+            "--rates"
+        )
+    experiment = load_config(options.config)
+    if experiment.task.headline != "accuracy":
+        raise ValueError(f"{options.config} is judged by {experiment.task.headline}: expected an experiment with an accuracy")
+    for optimizer in optimizers:
+        for size in sizes:
+            rate = f"learning_rate={options.rates[optimizer]}"
+            apply_overrides(experiment, [*options.set, *common(optimizer, size, options), rate, f"vrgd_gamma={GAMMA}"])
 
 
 def parse_arguments(arguments):
@@ -56,11 +103,9 @@ def parse_arguments(arguments):
 def main(arguments=None):
     parser, options = parse_arguments(arguments)
     try:
-        optimizers, sizes = options.optimizers.split(","), [int(size) for size in options.batch_sizes.split(",")]
+        optimizers, sizes = options.optimizers.split(","), parse_sizes(options.batch_sizes)
         options.rates = parse_rates(options.rates)
-        if unknown := [name for name in optimizers if name not in LEARNING_RATES]:
-            raise ValueError(f"--optimizers {', '.join(unknown)}: expected some of {', '.join(LEARNING_RATES)}")
-        load_config(options.config)
+        check(optimizers, sizes, options)
         rows = [row(optimizer, size, options) for optimizer in optimizers for size in sizes]
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         parser.error(str(error))

@@ -129,6 +129,11 @@ class Squad(Task):
             asked.append(question)
             answers[question.id] = squad.answer(windows, starts[first:last], ends[first:last], question.context)
             first = last
+        if not asked:
+            raise ValueError(
+                f"validation_examples={examples}: no question has all of its windows among them; the first one has "
+                f"{len(data.questions()[0][1])}; 0 takes all"
+            )
         return squad.score(asked, answers)
 
     def signatures(self, model):

@@ -47,6 +47,13 @@ def dict_inputs(keras):
     return keras.Model({"left": left, "right": right}, keras.layers.Dense(CLASSES)(joined))
 
 
+def with_dropout(keras):
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input((FEATURES,)), layers.Dense(8, activation="tanh"), layers.Dropout(0.5), layers.Dense(CLASSES)]
+    )
+
+
 def two_outputs(keras):
     inputs = keras.Input((FEATURES,))
     hidden = keras.layers.Dense(8, activation="tanh")(inputs)

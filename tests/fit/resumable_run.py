@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tf_simigrad as sg
 from tests.fit import cases
+from tf_simigrad.compat import keras_private
 
 
 def main(folder, replicas, kill_at):
@@ -18,8 +19,11 @@ def main(folder, replicas, kill_at):
     tf.config.experimental.enable_op_determinism()
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if replicas == 2 else tf.distribute.get_strategy()
     schedule = tf.keras.optimizers.schedules.CosineDecay(0.1, 30)
+    if not keras_private.KERAS_3:
+        # Or the state of dropout's random numbers could not be saved.
+        tf.keras.backend.experimental.enable_tf_random_generator()
     with strategy.scope():
-        model = cases.compiled(tf.keras, cases.CASES["sequential"], tf.keras.optimizers.Adam(schedule))
+        model = cases.compiled(tf.keras, cases.Case(cases.with_dropout), tf.keras.optimizers.Adam(schedule))
     adaptive = sg.AdaptiveBatch(
         sg.SimiGrad(target_similarity=0.4, min_batch_size=8, max_batch_size=24), learning_rate_rule="adascale"
     )

@@ -11,6 +11,7 @@ import pytest
 import tf_simigrad as sg
 from tests.fit import cases
 from tests.fit.cases import CASES
+from tf_simigrad.compat import keras_private
 
 
 def run(folder, replicas, kill_at=0):
@@ -33,6 +34,16 @@ def test_bit_identical_after_kill_9(tmp_path, replicas):
     with np.load(whole / "result.npz") as a, np.load(broken / "result.npz") as b:
         for name in a.files:
             np.testing.assert_array_equal(a[name], b[name])
+
+
+@pytest.mark.skipif(keras_private.KERAS_3, reason="Keras 3 keeps the state of all its random numbers in variables")
+def test_layers_whose_random_numbers_cannot_be_saved_are_named(tf, tmp_path, caplog):
+    model = cases.compiled(tf.keras, cases.Case(cases.with_dropout), "sgd")
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(8))
+    cases.fit(model, cases.arrays(8), batch_size=4, callbacks=[adaptive, sg.EpochCheckpoint(tmp_path, adaptive)])
+    (dropout,) = (layer for layer in model.layers if isinstance(layer, tf.keras.layers.Dropout))
+    assert f"other random numbers in the layers {dropout.name}: tf_keras" in caplog.text
+    assert "enable_tf_random_generator() before the model is built" in caplog.text
 
 
 def test_pending_sums_and_retention(tf, strategies, tmp_path):

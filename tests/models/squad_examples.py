@@ -1,4 +1,4 @@
-"""A paragraph, its questions in the official layout, and a vocabulary that holds its words, for the tests of SQuAD."""
+"""A paragraph, questions about it in the official layout, and a vocabulary of its words, for the tests of SQuAD."""
 
 import gzip
 import json
@@ -22,8 +22,8 @@ def tokens(window):
     return [WORDS[i] for i in window.word_ids[window.mask == 1]]
 
 
-def question(text="Rollo", asked="Who led them?", name="a"):
-    return squad.Question(name, asked, CONTEXT, ((text, CONTEXT.index(text)),))
+def question(text="Rollo", asked="Who led them?"):
+    return squad.Question("a", asked, CONTEXT, ((text, CONTEXT.index(text)),))
 
 
 def record(**changes):
@@ -37,3 +37,58 @@ def file_of(folder, paragraphs, name="squad.json"):
     text = json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     return path
+
+
+# What is prepared of several questions: some paragraphs are longer than a window.
+LENGTH, STRIDE, SHARDS = 96, 8, 3
+TWICE = f"{CONTEXT} {CONTEXT}"
+
+
+def answered(name, text, context, asked="Who led them?"):
+    return {"id": name, "question": asked, "answers": [{"text": text, "answer_start": context.rindex(text)}]}
+
+
+TRAIN = [
+    {"context": CONTEXT, "qas": [answered(f"t{i}", text, CONTEXT) for i, text in enumerate(["Rollo", "France", "region"])]},
+    {
+        "context": TWICE,
+        "qas": [
+            answered("t3", "Rollo", TWICE, asked="What? " * 40),
+            answered("t4", "Normandie", TWICE),
+            answered("t5", "France", TWICE, asked="Who? " * 20),
+            answered("t6", "century", TWICE),
+        ],
+    },
+]
+VALIDATION = [
+    {"context": TWICE, "qas": [answered("v0", "Rollo", TWICE, asked="What? " * 40), answered("v1", "France", TWICE)]},
+    {"context": CONTEXT, "qas": [answered("v2", "Rollo", CONTEXT), answered("v3", "10th century", CONTEXT)]},
+]
+
+
+def write_sources(folder):
+    """train.json, validation.json.gz and vocab.txt."""
+    file_of(folder, TRAIN, "train.json")
+    file_of(folder, VALIDATION, "validation.json.gz")
+    write_vocabulary(folder)
+    return folder
+
+
+def arguments(sources, output, **changes):
+    given = {
+        "train": sources / "train.json",
+        "validation": sources / "validation.json.gz",
+        "vocabulary": sources / "vocab.txt",
+        "output": output,
+        "length": LENGTH,
+        "stride": STRIDE,
+        "shards": SHARDS,
+        **changes,
+    }
+    return ["squad", *(str(part) for name, value in given.items() for part in (f"--{name}", value))]
+
+
+def windows_of(sources, name):
+    """Per question id its windows, as rows of all that a record holds."""
+    cut = squad.Windows(sources / "vocab.txt", LENGTH, STRIDE)
+    return {q.id: [(*w.word_ids, *w.mask, *w.type_ids, w.start, w.end) for w in cut.of(q)] for q in squad.read(sources / name)}

@@ -1,6 +1,7 @@
 """Checkpoints that hold the adaptive state too, so that a killed run goes on as if it had not been."""
 
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.compat import keras_optimizer, keras_private, random_state
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.fit.callback import AdaptiveBatch
 from tf_simigrad.fit.control_loop import LoopState
 
+_LOG = logging.getLogger("tf_simigrad")
 _STATE, _ARRAYS, _WEIGHTS = "adaptive.json", "arrays-{:05d}.npz", "weights"
 
 
@@ -23,6 +25,8 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
 
     A checkpoint is written beside its place and moved there when it is complete, so a kill leaves the last whole one. With a
     dataset whose epoch e depends on its seed and e only, a resumed run takes the same steps as one that was never interrupted.
+    That holds for dropout too, but under tf_keras only after ``tf.keras.backend.experimental.enable_tf_random_generator()``,
+    without which the state of its random numbers cannot be read; a warning names the layers.
 
     Several workers need a directory that all of them see: each writes what its own replicas have summed there, worker 0
     everything else.
@@ -66,6 +70,12 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         """Makes sure that the adaptive callback belongs to this ``fit``. Called by Keras."""
         if self._adaptive.model is not self.model:
             raise ValueError("The AdaptiveBatch given to EpochCheckpoint is not among the callbacks of this fit. Pass both.")
+        if keras_private.is_built(self.model) and (layers := random_state.forgets_random_state(self.model)):
+            _LOG.warning(
+                "EpochCheckpoint: a resumed run draws other random numbers in the layers %s: tf_keras does not let them be saved. "
+                "Call tf.keras.backend.experimental.enable_tf_random_generator() before the model is built.",
+                ", ".join(layers),
+            )
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Saves. Called by Keras."""
@@ -151,7 +161,9 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
         return self._workers
 
     def _objects(self, model: Any) -> tf.train.Checkpoint:
-        return tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+        # Of dropout, say: neither Keras has it among what a model saves.
+        random = random_state.random_states(model)
+        return tf.train.Checkpoint(model=model, optimizer=model.optimizer, random=random)
 
     def _saved(self) -> list[Path]:
         return sorted(p for p in self._directory.glob("epoch-*") if p.suffix != ".partial")

@@ -1,0 +1,193 @@
+"""Every small config from end to end at smoke size: two updates on one replica and on two, resumed, judged, exported."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tf_simigrad.compat import keras_private
+from tf_simigrad.report import history
+from tools import check_saved_model, evaluate, export, initial_weights, prepare_data, runs, train
+
+ROOT = Path(__file__).resolve().parents[2]
+CIFAR = ("cifar10_simigrad_small", "cifar10_vrgd_small")
+FIRST_PHASE = ("bert_large_pretrain_small", "bert_large_pretrain_vrgd_small")
+BERT = (*FIRST_PHASE, "bert_large_pretrain_phase2_small", "bert_squad_small")
+needs_tf_keras = pytest.mark.skipif(keras_private.KERAS_3, reason="its models are tf_keras's")
+
+# Two updates, of as little as the policy and the statistic allow.
+FIXED = ["policy=FixedBatch(batch_size=16)", "micro_batch_size=4", "validation_batch_size=8", "validation_examples=16"]
+SMOKE = {
+    "cifar10_simigrad_small": ["policy=SimiGrad(target_similarity=0.2, min_batch_size=32, max_batch_size=64)",
+                               "micro_batch_size=16", "validation_examples=32", "validation_batch_size=16", "max_updates=2"],
+    "cifar10_vrgd_small": ["policy=FixedBatch(batch_size=64)", "micro_batch_size=8", "vrgd_gamma=0.1", "task.width=4",
+                           "validation_examples=32", "validation_batch_size=16", "max_updates=2"],
+    "bert_large_pretrain_small": [*FIXED, "policy=SimiGrad(target_similarity=0.1, min_batch_size=16, max_batch_size=16)",
+                                  "examples_per_epoch=16", "epochs=2", "deterministic=true"],
+    "bert_large_pretrain_vrgd_small": [*FIXED, "policy=FixedBatch(batch_size=32)", "examples_per_epoch=64", "epochs=1"],
+    "bert_large_pretrain_phase2_small": [*FIXED, "examples_per_epoch=32", "epochs=1"],
+    "bert_squad_small": [*FIXED, "task.encoder=tiny", "examples_per_epoch=32", "epochs=1"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """``prepared(data_dir, config)``: the folder of data that a config is trained on, a small part of the real one."""
+    made = {}
+
+    def write_part(source, target, lines):
+        with gzip.open(source, "rt", encoding="utf-8") as whole:
+            target.write_text("".join(line for line, _ in zip(whole, range(lines), strict=False)), encoding="utf-8")
+        return target
+
+    def bert_data(data_dir, folder, length):
+        text = write_part(data_dir / "text" / "books_valid.txt.gz", folder / "text.txt", 300)
+        files = ["--text", text, "--validation-text", text, "--vocabulary", data_dir / "bert_vocab" / "vocab.txt"]
+        sizes = ["--length", length, "--shards", 1, "--processes", 1, "--output", folder / "data"]
+        prepare_data.main([str(part) for part in ["bert-pretraining", *files, *sizes]])
+
+    def squad_data(data_dir, folder):
+        articles = json.loads(gzip.decompress((data_dir / "squad" / "dev-small.json.gz").read_bytes()))["data"]
+        for article in articles:
+            article["paragraphs"] = article["paragraphs"][:4]
+        questions = folder / "squad.json"
+        questions.write_text(json.dumps({"data": articles}))
+        files = ["--train", questions, "--validation", questions, "--vocabulary", data_dir / "bert_vocab" / "vocab.txt"]
+        sizes = ["--length", 192, "--stride", 96, "--shards", 2, "--output", folder / "data"]
+        prepare_data.main([str(part) for part in ["squad", *files, *sizes]])
+
+    def prepare(data_dir, config):
+        if config in CIFAR:
+            return data_dir / "cifar10"
+        kind = "squad" if "squad" in config else 512 if "phase2" in config else 128
+        if kind not in made:
+            made[kind] = tmp_path_factory.mktemp(str(kind))
+            if kind == "squad":
+                squad_data(data_dir, made[kind])
+            else:
+                bert_data(data_dir, made[kind], kind)
+        return made[kind] / "data"
+
+    return prepare
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """``trained(config, data, strategy, ...)``: a run at smoke size; each is made once."""
+    from tools import experiment as runner
+
+    made = {}
+
+    def train_once(config, data, strategy, settings=(), start=None, resumed=None):
+        key = (config, strategy.num_replicas_in_sync, tuple(settings), resumed)
+        if key in made:
+            return made[key]
+        experiment = train.apply_overrides(train.load_config(config), [*SMOKE[config], *settings])
+        experiment.task.check_data(data)
+        output = tmp_path_factory.mktemp("run")
+        if resumed is not None:
+            shutil.copytree(resumed, output, dirs_exist_ok=True)
+        training = runner.build(experiment, strategy, experiment.task.load(data))
+        if start is not None:
+            initial_weights.check(start)
+            initial_weights.take(training.model, experiment.task, start)
+        train.prepare_output(runs.config_of(experiment, data, start), output, resume=resumed is not None)
+        runner.run(training, output, *runner.restore(training, output, resumed is not None), data_dir=data)
+        made[key] = output
+        return output
+
+    return train_once
+
+
+def run_of(config, replicas, data_dir, prepared, trained, strategies):
+    """The run of a config; the second phase and SQuAD start from the first phase on one replica."""
+    start = None
+    if config in BERT and config not in FIRST_PHASE:
+        first = FIRST_PHASE[0]
+        start = trained(first, prepared(data_dir, first), strategies(1))
+    return trained(config, prepared(data_dir, config), strategies(replicas), start=start)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("config", [*CIFAR, *(pytest.param(name, marks=needs_tf_keras) for name in BERT)])
+def test_two_updates_are_trained_judged_and_exported(
+    config, replicas, data_dir, prepared, trained, strategies, tmp_path, capsys
+):
+    run = run_of(config, replicas, data_dir, prepared, trained, strategies)
+    records = history.read_history(run / "history.csv")
+    assert len([record for record in records if not record.skipped]) == 2
+    assert json.loads((run / "summary.json").read_text())["traces"] == 1
+
+    capsys.readouterr()
+    evaluate.main([str(run)])
+    found = json.loads((run / "evaluation.json").read_text())
+    headline = train.load_config(config).task.headline
+    assert f"{headline} {found[headline]:.6g}" in capsys.readouterr().out
+    # The newest weights are those that the run has judged at its end.
+    judged = history.read_epochs(run / "epochs.csv")[-1]
+    assert found[headline] == pytest.approx(judged[f"val_{headline}"], rel=1e-4)
+
+    export.main([str(run), str(tmp_path / "model")])
+    if replicas == 2:
+        assert check_saved_model.main([str(tmp_path / "model")]) == 0
+
+
+@needs_tf_keras
+def test_pretraining_is_resumed_to_the_same_end(data_dir, prepared, trained, strategies):
+    config = FIRST_PHASE[0]
+    data, one = prepared(data_dir, config), strategies(1)
+    half = trained(config, data, one, settings=["epochs=1", "schedule=constant"])
+    both = trained(config, data, one, settings=["schedule=constant"], resumed=half)
+    straight = trained(config, data, one, settings=["schedule=constant"])
+    assert (both / "history.csv").read_text() == (straight / "history.csv").read_text()
+    assert json.loads((both / "summary.json").read_text())["masked_word_nats"] == pytest.approx(
+        json.loads((straight / "summary.json").read_text())["masked_word_nats"], abs=1e-6
+    )
+
+
+@needs_tf_keras
+def test_the_encoder_of_a_run_is_what_squad_starts_from(data_dir, prepared, trained, strategies):
+    first = FIRST_PHASE[0]
+    source = runs.read(trained(first, prepared(data_dir, first), strategies(1))).model()
+    task = train.apply_overrides(train.load_config("bert_squad_small"), ["task.encoder=tiny"]).task
+    model = task.build()
+    head = [np.array(weight) for weight in model.span_labeling.get_weights()]
+    initial_weights.take(model, task, trained(first, prepared(data_dir, first), strategies(1)))
+    for left, right in zip(task.encoder_of(model).get_weights(), source.encoder_network.get_weights(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    for left, right in zip(model.span_labeling.get_weights(), head, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+@needs_tf_keras
+def test_an_encoder_of_another_size_is_refused(data_dir, prepared, trained, strategies):
+    first = FIRST_PHASE[0]
+    run = trained(first, prepared(data_dir, first), strategies(1))
+    task = train.load_config("bert_squad_small").task
+    with pytest.raises(ValueError, match="its weights are not those of this network .* Set the same sizes"):
+        initial_weights.take(task.build(), task, run)
+
+
+SIGNATURES = {
+    "cifar10_simigrad_small": ("serving_default", "inputs['images'] tensor_info"),
+    "bert_large_pretrain_small": ("masked_words", "inputs['masked_lm_positions'] tensor_info"),
+    "bert_squad_small": ("serving_default", "outputs['start_logits'] tensor_info"),
+}
+
+
+@pytest.mark.parametrize(
+    "config", ["cifar10_simigrad_small", *(pytest.param(name, marks=needs_tf_keras) for name in SIGNATURES if name in BERT)]
+)
+def test_signatures_are_what_saved_model_cli_shows(config, data_dir, prepared, trained, strategies):
+    run = run_of(config, 1, data_dir, prepared, trained, strategies)
+    name, line = SIGNATURES[config]
+    cli = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli"]
+    asked = ["show", "--dir", str(run / "saved_model"), "--tag_set", "serve", "--signature_def", name]
+    done = subprocess.run([*cli, *asked], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert line in done.stdout
