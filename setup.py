@@ -57,6 +57,6 @@ setup(
             "tensorflow-metadata<1.16",
         ],
         "plot": ["matplotlib"],
-        "test": ["pytest", "pytest-cov", "pytest-timeout", "ruff", "mypy", "build", "scikit-learn", "matplotlib"],
+        "test": ["tqdm", "pytest", "pytest-cov", "pytest-timeout", "ruff", "mypy", "build", "scikit-learn", "matplotlib"],
     },
 )

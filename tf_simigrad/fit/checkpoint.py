@@ -72,8 +72,8 @@ class EpochCheckpoint(keras_private.keras.callbacks.Callback):
             raise ValueError("The AdaptiveBatch given to EpochCheckpoint is not among the callbacks of this fit. Pass both.")
         if keras_private.is_built(self.model) and (layers := random_state.forgets_random_state(self.model)):
             _LOG.warning(
-                "EpochCheckpoint: a resumed run draws other random numbers in the layers %s: tf_keras does not let them be saved. "
-                "Call tf.keras.backend.experimental.enable_tf_random_generator() before the model is built.",
+                "EpochCheckpoint: a resumed run draws other random numbers in the layers %s: tf_keras does not let them be "
+                "saved. Call tf.keras.backend.experimental.enable_tf_random_generator() before the model is built.",
                 ", ".join(layers),
             )
 
