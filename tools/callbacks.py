@@ -33,16 +33,16 @@ class Validate(tf.keras.callbacks.Callback):
     """Judges the model at the end of every epoch, for the callbacks that come after it, as `fit` itself would.
 
     Args:
-        evaluate: evaluate(model) -> measures by name.
+        judged: judged() -> measures by name.
     """
 
-    def __init__(self, evaluate):
+    def __init__(self, judged):
         super().__init__()
-        self.evaluate = evaluate
+        self.judged = judged
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
-            logs.update({f"val_{name}": value for name, value in self.evaluate(self.model).items()})
+            logs.update({f"val_{name}": value for name, value in self.judged().items()})
 
 
 class ShowProgress(tf.keras.callbacks.Callback):

@@ -33,3 +33,5 @@ def run(experiment):
     print(f"  an example: {flops.describe(counted.total / micro_batch_size)}, forward and backward, matrix products only")
     for name, number in sorted(counted.by_op.items(), key=lambda item: -item[1]):
         print(f"    {name}: {flops.describe(number / micro_batch_size)}")
+    for sentence in counted.uncounted:
+        print(f"  not counted: {sentence}")

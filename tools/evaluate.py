@@ -28,9 +28,8 @@ def evaluate(run, data_dir, batch_size, uses_all):
     model = run.model()
     model.compile(**task.compile_arguments())
     with Progress(f"evaluating {experiment.name}", examples, "examples") as progress:
-        measures = task.evaluate(
-            model, data, batch_size or experiment.validation_batch_size, examples, tf.distribute.get_strategy(), progress.add
-        )
+        judged = task.judge(model, tf.distribute.get_strategy())
+        measures = judged(data, batch_size or experiment.validation_batch_size, examples, progress.add)
     return {**measures, "examples": examples}
 
 

@@ -120,21 +120,18 @@ def callbacks(training, tables, checkpoint, initial_epoch):
     if experiment.max_updates:
         found.append(StopAtUpdate(adaptive, experiment.max_updates))
     if not experiment.task.keras_validates:
-        found.append(Validate(lambda model: validate(training, model)))
+        found.append(Validate(validation(training)))
     if training.is_chief:
         found += [ShowProgress(adaptive, training, initial_epoch), tables]
     return [*found, checkpoint]
 
 
-def validate(training, model):
+def validation(training):
+    """What judges the model of a run on the data for validation, as often as it is called."""
     experiment = training.experiment
-    return experiment.task.evaluate(
-        model,
-        training.data,
-        experiment.validation_batch_size,
-        training.validation_examples,
-        training.strategy,
-        lambda examples: None,
+    judged = experiment.task.judge(training.model, training.strategy)
+    return lambda: judged(
+        training.data, experiment.validation_batch_size, training.validation_examples, lambda examples: None
     )
 
 

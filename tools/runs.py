@@ -67,9 +67,17 @@ def read(folder):
     return Run(folder, experiment, beside["data_dir"], newest_weights(folder))
 
 
+def checkpoints(folder):
+    return [path for path in sorted((folder / CHECKPOINTS).glob("epoch-*")) if path.suffix != ".partial"]
+
+
+def epochs_done(folder):
+    """How many epochs the newest checkpoint of a run has."""
+    return max((int(path.name.removeprefix("epoch-")) for path in checkpoints(folder)), default=0)
+
+
 def newest_weights(folder):
-    saved = [path / "weights" for path in sorted((folder / CHECKPOINTS).glob("epoch-*")) if path.suffix != ".partial"]
-    candidates = [*saved, folder / WEIGHTS / "model"]
+    candidates = [*(path / "weights" for path in checkpoints(folder)), folder / WEIGHTS / "model"]
     found = [path for path in candidates if path.with_name(path.name + ".index").is_file()]
     if not found:
         raise ValueError(f"{folder} holds a run that has saved no weights yet: wait for its first epoch, or train it")

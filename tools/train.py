@@ -107,6 +107,8 @@ def check_resume(config, output):
         raise ValueError(
             f"--resume: {output} holds another run: {'; '.join(refused)}. Only {' and '.join(MAY_CHANGE)} may change"
         )
+    if (done := runs.epochs_done(output)) > config["epochs"]:
+        raise ValueError(f"--resume: {output} holds a run of {done} epochs, more than epochs={config['epochs']}")
 
 
 def prepare_output(config, output, resume):
@@ -114,8 +116,9 @@ def prepare_output(config, output, resume):
     path = output / runs.CONFIG
     if resume and path.is_file():
         if changes(config, output):
-            # What was complete no longer is.
+            # What was complete no longer is: its weights are older than those of the next checkpoint.
             (output / "summary.json").unlink(missing_ok=True)
+            shutil.rmtree(output / runs.WEIGHTS, ignore_errors=True)
     else:
         if resume:
             print(f"nothing to resume in {output}: starting anew", flush=True)
@@ -161,6 +164,8 @@ def main(arguments=None):
         if args.dry_run:
             from tools import dry_run
 
+            if args.keras == "keras3":
+                raise ValueError("--keras keras3: --dry-run describes replicas, which is supported under tf_keras only")
             dry_run.run(experiment)
             return
         check_paths(experiment.task, args)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from models.tasks.base import SERVING_EXAMPLES, Data, Task, evaluate_compiled
+from models.tasks.base import SERVING_EXAMPLES, Data, Task
 
 
 class ArrayData(Data):
@@ -54,10 +54,13 @@ class Classification(Task):
             "metrics": [tf.keras.metrics.SparseCategoricalAccuracy("accuracy")],
         }
 
-    def evaluate(self, model, data, element, examples, strategy, progress):
-        measures = evaluate_compiled(model, data.validation(element, examples))
-        progress(examples)
-        return measures
+    def judge(self, model, strategy):
+        def judged(data, element, examples, progress):
+            measures = model.evaluate(data.validation(element, examples), verbose=0, return_dict=True)
+            progress(examples)
+            return {name: float(value) for name, value in measures.items()}
+
+        return judged
 
     def serving_function(self, model: Any, image: Any, standardise: Callable | None = None) -> Any:
         """A signature from images, of the shape and type of ``image``, to logits, probabilities and the likeliest class."""

@@ -47,7 +47,7 @@ class Task(abc.ABC):
         only_keras: "tf_keras" where its networks are models of that Keras, else None.
         headline: The measure by which runs are compared.
         unit: Of the headline, as it is printed: "%" of a share, or nothing.
-        keras_validates: Whether ``fit`` validates by what the model was compiled with; else ``evaluate`` does.
+        keras_validates: Whether ``fit`` validates by what the model was compiled with; else ``judge`` does.
         loss_fn: As ``AdaptiveBatch(loss_fn=...)`` takes it, or None for the compiled loss.
     """
 
@@ -78,19 +78,17 @@ class Task(abc.ABC):
         """Nested ``tf.TensorSpec`` of what one replica is given in a micro-step."""
 
     @abc.abstractmethod
-    def evaluate(self, model: Any, data: Data, element: int, examples: int, strategy: Any, progress: Any) -> dict[str, float]:
-        """Judges a compiled model. To be called by all workers, outside of the strategy's scope.
+    def judge(self, model: Any, strategy: Any) -> Callable[[Data, int, int, Callable], dict[str, float]]:
+        """What judges a model, as often as it is asked, with one trace.
 
         Args:
-            model: From ``build``, trained.
-            data: From ``load``.
-            element: Examples of an element, over all replicas.
-            examples: How many of those for validation, the first ones.
+            model: From ``build``, compiled with ``compile_arguments``.
             strategy: The one that the model was built under.
-            progress: Called with the number of examples of each element that is done.
 
         Returns:
-            Measures by name, the headline among them.
+            judged(data, element, examples, progress) -> measures by name, the headline among them. To be called by all workers
+            in cross-replica context, with the data from ``load``, the examples of an element over all replicas, how many of
+            those for validation count (the first ones), and a function that is told how many examples each step has done.
         """
 
     @abc.abstractmethod
@@ -108,9 +106,3 @@ class Task(abc.ABC):
     def assets(self, data_dir: Any) -> list:
         """Files that a server needs beside the model."""
         return []
-
-
-def evaluate_compiled(model: Any, dataset: Any) -> dict[str, float]:
-    """Loss and metrics that a model was compiled with."""
-    measures = model.evaluate(dataset, verbose=0, return_dict=True)
-    return {name: float(value) for name, value in measures.items()}

@@ -102,22 +102,25 @@ class BertPretraining(Task):
 
         return bert.element_spec(micro_batch_size, self.length, self.predictions)
 
-    def evaluate(self, model, data, element, examples, strategy, progress):
+    def judge(self, model, strategy):
         from models import bert, evaluation
 
-        sums, seen = {}, 0
-        for measures in evaluation.outputs(
-            strategy, lambda features: bert.pretraining_measures(model, features), data.validation(element, examples)
-        ):
-            for name, values in measures.items():
-                sums[name] = sums.get(name, 0.0) + float(np.sum(values, dtype=np.float64))
-            seen += len(values)
-            progress(len(values))
-        return {
-            "masked_word_nats": sums["nats"] / sums["masked_words"],
-            "masked_word_accuracy": sums["correct_words"] / sums["masked_words"],
-            "next_sentence_accuracy": sums["correct_sentences"] / seen,
-        }
+        outputs = evaluation.Outputs(strategy, lambda features: bert.pretraining_measures(model, features))
+
+        def judged(data, element, examples, progress):
+            sums, seen = {}, 0
+            for measures in outputs(data.validation(element, examples)):
+                for name, values in measures.items():
+                    sums[name] = sums.get(name, 0.0) + float(np.sum(values, dtype=np.float64))
+                seen += len(values)
+                progress(len(values))
+            return {
+                "masked_word_nats": sums["nats"] / sums["masked_words"],
+                "masked_word_accuracy": sums["correct_words"] / sums["masked_words"],
+                "next_sentence_accuracy": sums["correct_sentences"] / seen,
+            }
+
+        return judged
 
     def signatures(self, model):
         """Functions of tokens: "serving_default" encodes; "masked_words" fills in what is masked, and judges the pair."""

@@ -109,32 +109,24 @@ class Squad(Task):
         place = tf.TensorSpec([micro_batch_size], tf.int32)
         return dict.fromkeys(INPUTS, tokens), {"start_positions": place, "end_positions": place}
 
-    def evaluate(self, model, data, element, examples, strategy, progress):
-        from models import evaluation, squad
+    def judge(self, model, strategy):
+        from models import evaluation
 
         def logits(features):
             starts, ends = model(features, training=False)
             return {"starts": starts, "ends": ends}
 
-        starts, ends = [], []
-        for element_logits in evaluation.outputs(strategy, logits, data.validation(element, examples)):
-            starts.extend(element_logits["starts"])
-            ends.extend(element_logits["ends"])
-            progress(len(element_logits["starts"]))
-        asked, answers, first = [], {}, 0
-        for question, windows in data.questions():
-            last = first + len(windows)
-            if last > len(starts):
-                break
-            asked.append(question)
-            answers[question.id] = squad.answer(windows, starts[first:last], ends[first:last], question.context)
-            first = last
-        if not asked:
-            raise ValueError(
-                f"validation_examples={examples}: no question has all of its windows among them; the first one has "
-                f"{len(data.questions()[0][1])}; 0 takes all"
-            )
-        return squad.score(asked, answers)
+        outputs = evaluation.Outputs(strategy, logits)
+
+        def judged(data, element, examples, progress):
+            starts, ends = [], []
+            for element_logits in outputs(data.validation(element, examples)):
+                starts.extend(element_logits["starts"])
+                ends.extend(element_logits["ends"])
+                progress(len(element_logits["starts"]))
+            return score_whole_questions(data.questions(), starts, ends)
+
+        return judged
 
     def signatures(self, model):
         """Of tokens: the logits of their being the first and the last of the answer."""
@@ -157,3 +149,32 @@ class Squad(Task):
 
     def assets(self, data_dir):
         return [Path(data_dir) / "vocab.txt"]
+
+
+def score_whole_questions(questions, starts, ends):
+    """Exact match and F1 of the questions all of whose windows have logits.
+
+    Args:
+        questions: (question, its windows), in the order of the logits.
+        starts: Logits of the first token, of each window.
+        ends: Logits of the last one.
+
+    Raises:
+        ValueError: If there is no such question.
+    """
+    from models import squad
+
+    asked, answers, first = [], {}, 0
+    for question, windows in questions:
+        last = first + len(windows)
+        if last > len(starts):
+            break
+        asked.append(question)
+        answers[question.id] = squad.answer(windows, starts[first:last], ends[first:last], question.context)
+        first = last
+    if not asked:
+        raise ValueError(
+            f"validation_examples={len(starts)}: no question has all of its windows among them; the first one has "
+            f"{len(questions[0][1])}; 0 takes all"
+        )
+    return squad.score(asked, answers)

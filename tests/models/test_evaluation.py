@@ -28,7 +28,7 @@ def outputs(tf, strategy, dataset, weight=2.0):
             "replica": tf.fill(tf.shape(features["x"])[:1], replica),
         }
 
-    return list(evaluation.outputs(strategy, step, dataset))
+    return list(evaluation.Outputs(strategy, step)(dataset))
 
 
 def dataset(tf, x, element):
@@ -57,6 +57,21 @@ def test_elements_that_replicas_share_unequally(tf, strategies, element):
     found = outputs(tf, strategies(2), dataset(tf, x, element))
     assert [len(one["index"]) for one in found] == [element, element]
     np.testing.assert_array_equal(np.concatenate([one["index"] for one in found]), range(2 * element))
+
+
+def test_a_step_is_traced_once_for_several_datasets(tf, strategies):
+    from models import evaluation
+
+    traced = []
+
+    def step(features):
+        traced.append(features["x"].shape)
+        return {"x": features["x"]}
+
+    outputs = evaluation.Outputs(strategies(1), step)
+    for _ in range(3):
+        assert len(list(outputs(dataset(tf, examples(8), 4)))) == 2
+    assert len(traced) == 1
 
 
 def test_all_replicas_work(tf, strategies):

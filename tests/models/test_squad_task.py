@@ -78,7 +78,7 @@ def test_a_model_is_judged_by_the_answers_of_all_windows(output, strategies, rep
 
     seen = []
     data = TASK.load(output)
-    found = TASK.evaluate(model, data, 4, data.validation_examples, strategies(replicas), seen.append)
+    found = TASK.judge(model, strategies(replicas))(data, 4, data.validation_examples, seen.append)
     assert found == {"exact_match": 50.0, "f1": 50.0}
     assert sum(seen) == data.validation_examples and set(seen[:-1]) == {4}
 
@@ -93,10 +93,10 @@ def test_only_questions_with_all_of_their_windows_are_judged(output, strategies)
     first, second = (len(windows) for _, windows in data.questions()[:2])
     assert first > 2
     for examples, exact in ((first, 0.0), (first + second, 50.0)):
-        found = TASK.evaluate(model, data, 4, examples, strategies(1), lambda examples: None)
+        found = TASK.judge(model, strategies(1))(data, 4, examples, lambda examples: None)
         assert found["exact_match"] == exact
     with pytest.raises(ValueError, match=f"validation_examples=2: .* the first one has {first}; 0 takes all"):
-        TASK.evaluate(model, data, 4, 2, strategies(1), lambda examples: None)
+        TASK.judge(model, strategies(1))(data, 4, 2, lambda examples: None)
 
 
 @pytest.mark.parametrize(

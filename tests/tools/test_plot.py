@@ -19,7 +19,7 @@ def runs(tmp_path):
     ):
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "config.json").write_text(json.dumps({"policy": policy}))
+        (folder / "config.json").write_text(json.dumps({"task": {"type": "Digits"}, "policy": policy}))
         records = [UpdateRecord(64 * (i + 1), 64, 2, None, None, 0.1, 0.1, False) for i in range(20)]
         history.write_history(folder / "history.csv", records)
         history.write_epochs(folder / "epochs.csv", [{"epoch": 1, "examples_seen": 1280, "val_accuracy": 0.5}])

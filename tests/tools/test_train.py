@@ -1,6 +1,7 @@
 """The command line from end to end: results, resuming after a kill, and one line for what is wrong."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,15 +14,17 @@ import pytest
 from tests.tools.command_line import refused
 from tf_simigrad.compat import keras_private
 from tf_simigrad.report import history
-from tools import train
+from tools import runs, train
 
 ROOT = Path(__file__).resolve().parents[2]
 MIRRORED = ("--strategy", "mirrored", "--devices", "2")
 SMALL = ("--set", "epochs=6", "--set", "deterministic=true")
 NUMBERS = ("accuracy", "best_accuracy", "updates", "examples_seen", "mean_batch_size", "max_batch_size", "batch_changes")
 SUMMARY = {*NUMBERS, "skipped_updates", "discarded_examples", "traces", "seconds", "keras", "strategy", "replicas", "versions",
-           "workers", "vrgd_multiplier"}  # fmt: skip
-FILES = {"config.json", "history.csv", "epochs.csv", "summary.json", "training.png", "serving_check.npz"}
+           "workers", "vrgd_multiplier", "updates_off_bounds", "loss"}  # fmt: skip
+FILES = {"config.json", "history.csv", "epochs.csv", "summary.json", "training.png"}
+FOLDERS = {"saved_model", "checkpoints", "weights"}
+CHECK = Path("saved_model") / "assets.extra" / "serving_check.npz"
 
 
 def command(*arguments):
@@ -32,6 +35,10 @@ def run(*arguments):
     done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def config_of(experiment, data_dir=None, initial_weights=None):
+    return runs.config_of(experiment, data_dir, initial_weights)
 
 
 def summary(output):
@@ -47,7 +54,7 @@ def finished(tmp_path_factory):
 
 
 def test_a_run_leaves_its_results(finished):
-    assert {path.name for path in finished.iterdir()} == FILES | {"saved_model", "checkpoints"}
+    assert {path.name for path in finished.iterdir()} == FILES | FOLDERS
     found = summary(finished)
     assert set(found) == SUMMARY
     assert (found["strategy"], found["replicas"], found["traces"]) == ("mirrored", 2, 1)
@@ -69,14 +76,15 @@ def test_the_saved_model_serves_without_the_package(finished):
     check = [sys.executable, "-m", "tools.check_saved_model", str(finished)]
     done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "32 predictions without tf_simigrad: equal" in done.stdout
+    assert "8 examples by TensorFlow alone (serving_default): equal" in done.stdout
 
 
 @pytest.mark.one_keras
 def test_a_saved_model_that_predicts_otherwise_is_noticed(finished, tmp_path):
-    (tmp_path / "saved_model").symlink_to(finished / "saved_model")
-    with np.load(finished / "serving_check.npz") as arrays:
-        np.savez(tmp_path / "serving_check.npz", inputs=arrays["inputs"], predictions=arrays["predictions"] + 1e-3)
+    shutil.copytree(finished / "saved_model", tmp_path / "saved_model")
+    with np.load(finished / CHECK) as arrays:
+        changed = {name: array + 1e-3 if name.endswith("output/logits") else array for name, array in arrays.items()}
+    np.savez(tmp_path / CHECK, **changed)
     check = [sys.executable, "-m", "tools.check_saved_model", str(tmp_path)]
     done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
@@ -98,8 +106,8 @@ def test_a_killed_run_is_resumed_to_the_same_end(finished, tmp_path):
     assert " 0 epochs done" not in run(*MIRRORED, *SMALL, "--output", tmp_path, "--resume")
     assert (tmp_path / "history.csv").read_text() == (finished / "history.csv").read_text()
     assert (tmp_path / "epochs.csv").read_text() == (finished / "epochs.csv").read_text()
-    predictions = [np.load(folder / "serving_check.npz")["predictions"] for folder in (tmp_path, finished)]
-    np.testing.assert_array_equal(*predictions)
+    logits = [np.load(folder / CHECK)["serving_default/output/logits"] for folder in (tmp_path, finished)]
+    np.testing.assert_array_equal(*logits)
 
 
 def test_one_replica_two_updates_then_more(tmp_path):
@@ -122,7 +130,7 @@ def test_workers_write_one_run_the_same_as_that_of_replicas(finished, tmp_path):
     launch = [sys.executable, "-m", "tools.launch", "--workers", "2", "--", *worker]
     done = subprocess.run(launch, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert {path.name for path in tmp_path.iterdir()} == FILES | {"saved_model", "checkpoints"}
+    assert {path.name for path in tmp_path.iterdir()} == FILES | FOLDERS
     assert done.stdout.count("elements of 64 examples an epoch") == 1, "one of them speaks"
     found = summary(tmp_path)
     assert (found["strategy"], found["workers"], found["replicas"]) == ("multiworker", 2, 2)
@@ -133,7 +141,8 @@ def test_workers_write_one_run_the_same_as_that_of_replicas(finished, tmp_path):
 
 
 def test_lars_with_vrgd(tmp_path):
-    settings = ("optimizer=lars", "learning_rate=5", "vrgd_gamma=0.1", "policy=FixedBatch(batch_size=256)", "epochs=2")
+    lars = ("optimizer=lars", "learning_rate=5", "l2=0.0", "weight_decay=1e-4")
+    settings = (*lars, "vrgd_gamma=0.1", "policy=FixedBatch(batch_size=256)", "epochs=2")
     run(*(argument for setting in settings for argument in ("--set", setting)), "--output", tmp_path)
     assert 0.1 < summary(tmp_path)["vrgd_multiplier"] < 1
     assert history.read_epochs(tmp_path / "epochs.csv")[-1]["vrgd_groups"] >= 4
@@ -161,6 +170,9 @@ def test_a_tpu_that_is_not_there_is_one_line(tmp_path):
         (["quickstart_digits", "--strategy", "best"], "invalid choice: 'best'"),
         (["quickstart_digits", "--strategy", "multiworker"], "--strategy multiworker: TF_CONFIG is not set"),
         (["quickstart_digits", "--strategy", "tpu", "--devices", "8"], "a TPU is used whole"),
+        (["quickstart_digits", "--data-dir", "a"], "the digits come with scikit-learn; leave it out"),
+        (["quickstart_digits", "--initial-weights", "a"], "--initial-weights a: expected the folder of a run, or one that"),
+        (["bert_squad_small"], "--data-dir is missing: expected a folder of the kind squad; python"),
         (["quickstart_digits", "--tpu", "a"], "--tpu a: --strategy default has none"),
         (["quickstart_digits", "--strategy", "tpu", "--keras", "keras3"], "under tf_keras only"),
         (["quickstart_digits", "--devices", "2"], "--devices 2: --strategy default has one"),
@@ -198,11 +210,23 @@ def test_errors_come_before_tensorflow():
 @pytest.mark.one_keras
 def test_another_run_is_not_resumed(tmp_path):
     before = train.load_config("quickstart_digits")
-    train.prepare_output(before, tmp_path, resume=False)
-    train.prepare_output(train.apply_overrides(before, ["epochs=99", "max_updates=5"]), tmp_path, resume=True)
+    train.prepare_output(config_of(before), tmp_path, resume=False)
+    train.prepare_output(config_of(train.apply_overrides(before, ["epochs=99", "max_updates=5"])), tmp_path, resume=True)
     changed = train.apply_overrides(before, ["seed=7", "policy=FixedBatch(batch_size=64)"])
     with pytest.raises(ValueError, match="holds another run: policy was .*; seed was 0, is 7. Only epochs and max_updates"):
-        train.check_resume(changed, tmp_path)
+        train.check_resume(config_of(changed), tmp_path)
+    with pytest.raises(ValueError, match="initial_weights was None, is .*/elsewhere. Only epochs"):
+        train.check_resume(config_of(before, initial_weights="elsewhere"), tmp_path)
+
+
+@pytest.mark.one_keras
+def test_a_longer_run_is_not_resumed_into_a_shorter_one(tmp_path):
+    before = train.load_config("quickstart_digits")
+    train.prepare_output(config_of(before), tmp_path, resume=False)
+    (tmp_path / "checkpoints" / "epoch-00003").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds a run of 3 epochs, more than epochs=2"):
+        train.check_resume(config_of(train.apply_overrides(before, ["epochs=2"])), tmp_path)
+    train.check_resume(config_of(train.apply_overrides(before, ["epochs=3"])), tmp_path)
 
 
 @pytest.mark.one_keras
@@ -210,5 +234,5 @@ def test_a_fresh_run_replaces_an_earlier_one_and_nothing_else(tmp_path):
     for name in ("summary.json", "notes.txt"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "checkpoints").mkdir()
-    train.prepare_output(train.load_config("quickstart_digits"), tmp_path, resume=False)
+    train.prepare_output(config_of(train.load_config("quickstart_digits")), tmp_path, resume=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "notes.txt"]
