@@ -115,9 +115,12 @@ def _draw_learning_rate(axes: Any, run: Run, colour: str, single: bool) -> None:
 
 def _draw_measure(axes: Any, run: Run, colour: str) -> None:
     for name, style in ((run.measure, ":"), (f"val_{run.measure}", "-")):
-        points = [(epoch["examples_seen"], epoch[name]) for epoch in run.epochs if epoch.get(name) is not None]
-        if points:
+        if points := _points(run, name):
             axes.plot(*zip(*points, strict=True), style, color=colour, linewidth=1.4, marker="o", markersize=2.5)
+
+
+def _points(run: Run, name: str) -> list[tuple[float, float]]:
+    return [(epoch["examples_seen"], epoch[name]) for epoch in run.epochs if epoch.get(name) is not None]
 
 
 def _gaps(values: Sequence[float | None]) -> list[float]:
@@ -150,5 +153,7 @@ def _label(figure: Any, panels: Any, title: str, runs: Sequence[Run]) -> None:
     else:
         panels[0].legend(loc="best", fontsize=8)
         panels[2].legend(grey, ["effective", "base"], loc="best", fontsize=8)
-    if any(run.epochs for run in runs):
-        panels[3].legend(grey, ["validation", "training"], loc="best", fontsize=8)
+    lines = [("validation", grey[0], "val_"), ("training", grey[1], "")]
+    drawn = [(name, line) for name, line, prefix in lines if any(_points(run, prefix + run.measure) for run in runs)]
+    if drawn:
+        panels[3].legend([line for _, line in drawn], [name for name, _ in drawn], loc="best", fontsize=8)
