@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_simigrad as sg
+from tools.progress import Progress
 
 IMAGE = (32, 32, 3)
 CLASSES = 10
@@ -57,11 +58,13 @@ def measure(strategy, micro_steps, blocks, steps, examples, seed):
         say(f"{name}, traced: {examples * ms_per_example(name, micro_steps)[0]:.1f} ms per step")
     times = {name: [] for name in models}
     order = np.random.default_rng(seed)
-    for block in range(blocks):
-        for name in order.permutation(list(models)):
-            times[name].append(ms_per_example(name, steps))
-        ratio, cpu_ratio = times["adaptive"][-1] / times["plain"][-1]
-        say(f"{block + 1} of {blocks}: {examples * times['plain'][-1][0]:.1f} ms per step, {ratio:.4f}, CPU {cpu_ratio:.4f}")
+    with Progress("timed", blocks, "blocks") as progress:
+        for _ in range(blocks):
+            for name in order.permutation(list(models)):
+                times[name].append(ms_per_example(name, steps))
+            ratio, cpu_ratio = times["adaptive"][-1] / times["plain"][-1]
+            ms = f"{examples * times['plain'][-1][0]:.1f}"
+            progress.add(ms_per_step=ms, ratio=f"{ratio:.4f}", cpu_ratio=f"{cpu_ratio:.4f}")
     if adaptive.traces != 1:
         raise ValueError(f"the callback's functions were traced {adaptive.traces} times: tracing was timed as well")
     return {

@@ -2,6 +2,7 @@
 
 import time
 
+from tools.progress import Progress
 from tools.tpu import compiler, optimised
 from tools.tpu.programs import LoweringError
 
@@ -22,7 +23,11 @@ def measure(training, topology, cores, optimise=True, say=lambda line: None):
     Returns:
         A dict for JSON: what became of each program, memory per core, bytes that each core sends per update.
     """
-    programs = {name: measure_program(training, name, topology, cores, optimise, say) for name in PROGRAMS}
+    programs = {}
+    with Progress("compiled", len(PROGRAMS), "programs") as progress:
+        for name in PROGRAMS:
+            programs[name] = measure_program(training, name, topology, cores, optimise, say)
+            progress.add()
     result = {"programs": programs, "gradient_bytes": training.gradient_bytes, "cores": cores}
     result["compiles"] = all("error" not in programs[name] for name in ("micro_step", "update"))
     if result["compiles"] and optimise:
