@@ -1,6 +1,14 @@
 """Second phase of pretraining a tiny BERT on a hundred books: the small twin of bert_large_pretrain_phase2.
 
-TODO
+Paper:    Qin et al., "SimiGrad: Fine-Grained Adaptive Batching for Large Scale Training using Gradient Similarity
+          Measurement", NeurIPS 2021, has a fixed batch in the second phase (bert_large_pretrain_phase2). All numbers here are our
+          choice.
+Command:  python -m tools.prepare_data bert-pretraining --text books_train.txt.gz --validation-text books_valid.txt.gz
+          --vocabulary vocab.txt --length 512 --output DATA512
+          python -m tools.train bert_large_pretrain_phase2_small --data-dir DATA512
+          --initial-weights run/bert_large_pretrain_small
+          With adaptation on: --set "policy=SimiGrad(target_similarity=0.1, min_batch_size=64, max_batch_size=512)"
+Hardware: two CPU cores, a few minutes.
 """
 
 import tf_simigrad as sg

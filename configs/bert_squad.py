@@ -9,6 +9,7 @@ Command:  python -m tools.prepare_data squad --train train-v1.1.json --validatio
           python -m tools.train bert_squad --data-dir SQUAD --initial-weights run/bert_large_pretrain_phase2
           or from published weights: --initial-weights DIR of tools.prepare_data bert-weights
 Hardware: one GPU. Not run here; `--dry-run` counts, the small twin is bert_squad_small.
+Dry run:  335,143,938 parameters; 739 GFLOP an example, forward and backward (matrix products), 2026-11-30.
 """
 
 import tf_simigrad as sg

@@ -10,6 +10,7 @@ Command:  python -m tools.train cifar10_simigrad --data-dir DIR
           python -m tools.compare cifar10_simigrad --data-dir DIR --grid policy.target_similarity=0.05,0.1,0.15,0.2,0.4
           --grid policy.max_batch_size=1024,4096,16384
 Hardware: one GPU. Not run here; the small twin is cifar10_simigrad_small.
+Dry run:  11,173,962 trained parameters; 3.33 GFLOP an example, forward and backward, 2026-11-30.
 """
 
 import tf_simigrad as sg

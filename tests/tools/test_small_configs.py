@@ -20,6 +20,11 @@ FIRST_PHASE = ("bert_large_pretrain_small", "bert_large_pretrain_vrgd_small")
 BERT = (*FIRST_PHASE, "bert_large_pretrain_phase2_small", "bert_squad_small")
 needs_tf_keras = pytest.mark.skipif(keras_private.KERAS_3, reason="its models are tf_keras's")
 
+# Each in the Keras that it is mostly run in: what the other one could change is tested by the digits, in test_train.
+ALL = [
+    *(pytest.param(name, marks=pytest.mark.one_keras) for name in CIFAR),
+    *(pytest.param(name, marks=needs_tf_keras) for name in BERT),
+]
 # Two updates, of as little as the policy and the statistic allow.
 FIXED = ["policy=FixedBatch(batch_size=16)", "micro_batch_size=4", "validation_batch_size=8", "validation_examples=16"]
 SMOKE = {
@@ -114,7 +119,7 @@ def run_of(config, replicas, data_dir, prepared, trained, strategies):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("config", [*CIFAR, *(pytest.param(name, marks=needs_tf_keras) for name in BERT)])
+@pytest.mark.parametrize("config", ALL)
 def test_two_updates_are_trained_judged_and_exported(
     config, replicas, data_dir, prepared, trained, strategies, tmp_path, capsys
 ):
@@ -181,7 +186,7 @@ SIGNATURES = {
 
 
 @pytest.mark.parametrize(
-    "config", ["cifar10_simigrad_small", *(pytest.param(name, marks=needs_tf_keras) for name in SIGNATURES if name in BERT)]
+    "config", [parameter for parameter in ALL if parameter.values[0] in SIGNATURES]
 )
 def test_signatures_are_what_saved_model_cli_shows(config, data_dir, prepared, trained, strategies):
     run = run_of(config, 1, data_dir, prepared, trained, strategies)
