@@ -1,8 +1,8 @@
 """Second phase of pretraining a tiny BERT on a hundred books: the small twin of bert_large_pretrain_phase2.
 
 Paper:    Qin et al., "SimiGrad: Fine-Grained Adaptive Batching for Large Scale Training using Gradient Similarity
-          Measurement", NeurIPS 2021, has a fixed batch in the second phase (bert_large_pretrain_phase2). All numbers here are our
-          choice.
+          Measurement", NeurIPS 2021, has a fixed batch in the second phase (bert_large_pretrain_phase2). All numbers
+          here are our choice.
 Command:  python -m tools.prepare_data bert-pretraining --text books_train.txt.gz --validation-text books_valid.txt.gz
           --vocabulary vocab.txt --length 512 --output DATA512
           python -m tools.train bert_large_pretrain_phase2_small --data-dir DATA512

@@ -1,8 +1,8 @@
 """VR-LAMB on pretraining of a tiny BERT on a hundred books: the small twin of bert_large_pretrain_vrgd.
 
-Paper:    Jiang et al., "Accelerating Large Batch Training via Gradient Signal to Noise Ratio (GSNR)", arXiv 2309.13681, pretrains
-          BERT-Large at 64k and 128k (bert_large_pretrain_vrgd). All numbers here but gamma are our choice; groups are the
-          micro-steps, 8 of them.
+Paper:    Jiang et al., "Accelerating Large Batch Training via Gradient Signal to Noise Ratio (GSNR)", arXiv 2309.13681,
+          pretrains BERT-Large at 64k and 128k (bert_large_pretrain_vrgd). All numbers here but gamma are our choice; groups are
+          the micro-steps, 8 of them.
 Command:  python -m tools.train bert_large_pretrain_vrgd_small --data-dir DATA128     (DATA128: bert_large_pretrain_small)
           Without VRGD: --set vrgd_gamma=0
 Hardware: two CPU cores, under ten minutes.

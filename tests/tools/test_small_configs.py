@@ -185,9 +185,7 @@ SIGNATURES = {
 }
 
 
-@pytest.mark.parametrize(
-    "config", [parameter for parameter in ALL if parameter.values[0] in SIGNATURES]
-)
+@pytest.mark.parametrize("config", [parameter for parameter in ALL if parameter.values[0] in SIGNATURES])
 def test_signatures_are_what_saved_model_cli_shows(config, data_dir, prepared, trained, strategies):
     run = run_of(config, 1, data_dir, prepared, trained, strategies)
     name, line = SIGNATURES[config]
