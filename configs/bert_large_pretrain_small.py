@@ -2,8 +2,8 @@
 
 Paper:    Qin et al., "SimiGrad: Fine-Grained Adaptive Batching for Large Scale Training using Gradient Similarity
           Measurement", NeurIPS 2021, pretrains BERT-Large with a target of 0.8 over 400 million sequences
-          (bert_large_pretrain). Everything here is our choice: 2 layers and width 128, a target of 0.1 (at 0.5 the batch grew to
-          1,000 before the network had learned more than how frequent words are), 131,072 sequences, LAMB 2e-3 at 64.
+          (bert_large_pretrain). All here is our choice: 2 layers and width 128, a target of 0.1 (at 0.5 the batch grew to 1,000
+          before the network had learned more than how frequent words are), 131,072 sequences, LAMB 2e-3 at 64.
 Command:  python -m tools.prepare_data bert-pretraining --text books_train.txt.gz --validation-text books_valid.txt.gz
           --vocabulary vocab.txt --length 128 --output DATA128
           python -m tools.train bert_large_pretrain_small --data-dir DATA128

@@ -17,10 +17,10 @@ def get_config() -> Experiment:
     return Experiment(
         name="bert_large_pretrain_vrgd_small",
         task=BertPretraining(encoder="tiny", length=128, predictions=20),
-        policy=sg.FixedBatch(batch_size=256),
-        epochs=5,
+        policy=sg.FixedBatch(batch_size=128),
+        epochs=8,
         examples_per_epoch=8192,
-        micro_batch_size=32,
+        micro_batch_size=16,
         reference_batch_size=64,
         learning_rate=2e-3,
         optimizer="lamb",

