@@ -27,15 +27,23 @@ def add_arguments(parser):
     parser.add_argument("--bad-share", type=float, default=0.001, help="of the records, accepted as unusable (default: 0.001)")
 
 
-def read(path, windows, bad, what):
-    """(question, its windows) of every usable question."""
-    records = list(squad.read(path))
-    found = []
-    with Progress(what, len(records), "questions") as progress:
-        for question in bad.drop(records):
-            found.append((question, windows.of(question)))
-            progress.add()
-    return found
+def read(args, windows):
+    """(question, its windows) of every usable question of either split, and the bad records of both.
+
+    Raises:
+        ValueError: If a split has more bad records than are accepted.
+    """
+    found, bad = {}, {}
+    for split, path in (("train", args.train), ("validation", args.validation)):
+        records = list(squad.read(path))
+        found[split], bad[split] = [], BadRecords(args.bad_share)
+        with Progress(split, len(records), "questions") as progress:
+            for question in bad[split].drop(records):
+                found[split].append((question, windows.of(question)))
+                progress.add()
+    for of_split in bad.values():
+        of_split.check()
+    return found, bad
 
 
 def count(questions):
@@ -72,30 +80,34 @@ def write_training(questions, shards, seed, folder):
     return names
 
 
+def replace(folder):
+    """Makes the folder, without what an earlier preparation has left there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (prepared.METADATA, BAD, *(path.name for path in folder.glob("train-*.tfrecord"))):
+        (folder / old).unlink(missing_ok=True)
+
+
 def prepare(args):
     started = time.monotonic()
     if args.shards < 1:
         raise ValueError(f"--shards {args.shards}: expected 1 or more")
     # Before anything is removed: it may be the one of the preparation that is replaced.
     vocabulary, words = args.vocabulary.read_bytes(), len(bert_data.read_vocabulary(args.vocabulary))
-    prepared.check_replaceable(args.output, KIND)
     windows = squad.Windows(args.vocabulary, args.length, args.stride)
-    train_bad, validation_bad = BadRecords(args.bad_share), BadRecords(args.bad_share)
-    train = read(args.train, windows, train_bad, "training")
-    validation = read(args.validation, windows, validation_bad, "validation")
-    for bad in (train_bad, validation_bad):
-        bad.check()
+    prepared.check_replaceable(args.output, KIND)
+    questions, bad = read(args, windows)
+    train, validation = questions["train"], questions["validation"]
     if args.shards > len(train) or not validation:
         raise ValueError(
             f"{len(train)} questions for training, {len(validation)} for validation: expected at least --shards={args.shards} "
             "and 1"
         )
-    args.output.mkdir(parents=True, exist_ok=True)
-    for old in (prepared.METADATA, BAD, *(path.name for path in args.output.glob("train-*.tfrecord"))):
-        (args.output / old).unlink(missing_ok=True)
+    replace(args.output)
     (args.output / VOCABULARY).write_bytes(vocabulary)
+    both = BadRecords(args.bad_share)
+    both.found = [record for of_split in bad.values() for record in of_split.found]
+    both.write(args.output / BAD)
     write_validation(validation, args.output / VALIDATION)
-    labelled = sum(window.end > 0 for _, of_question in train for window in of_question)
     metadata = {
         "kind": KIND,
         "length": args.length,
@@ -105,20 +117,22 @@ def prepare(args):
         "vocabulary_sha256": hashlib.sha256(vocabulary).hexdigest(),
         "questions": {"train": len(train), "validation": len(validation)},
         "examples": {"train": count(train), "validation": count(validation)},
-        "windows_with_answer": labelled,
-        "bad_records": {"train": len(train_bad.found), "validation": len(validation_bad.found)},
+        "windows_with_answer": sum(window.end > 0 for _, of_question in train for window in of_question),
+        "bad_records": {split: len(of_split.found) for split, of_split in bad.items()},
         "files": {
             "train": write_training(train, args.shards, args.seed, args.output),
             "validation": [VALIDATION],
             "vocabulary": [VOCABULARY],
         },
     }
-    train_bad.found += validation_bad.found
-    train_bad.write(args.output / BAD)
     # The last one: where it is, the rest is whole.
     (args.output / prepared.METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
-    print(
-        f"{args.output}: {len(train):,} questions for training in {count(train):,} windows ({labelled:,} with the answer), "
-        f"{len(validation):,} for validation in {count(validation):,}; {len(train_bad.found)} bad records; "
-        f"{time.monotonic() - started:.0f} s"
+    print(f"{args.output}: {summary(metadata)}; {time.monotonic() - started:.0f} s")
+
+
+def summary(metadata):
+    asked, examples, bad = metadata["questions"], metadata["examples"], metadata["bad_records"]
+    return (
+        f"{asked['train']:,} questions for training in {examples['train']:,} windows ({metadata['windows_with_answer']:,} with "
+        f"the answer), {asked['validation']:,} for validation in {examples['validation']:,}; {sum(bad.values())} bad records"
     )
