@@ -2,7 +2,7 @@
 
 Paper:    Qin et al., "SimiGrad: Fine-Grained Adaptive Batching for Large Scale Training using Gradient Similarity
           Measurement", NeurIPS 2021, and its scripts: phase 2 with a fixed batch of 32k, adaptation off. Rate,
-          length (44 million sequences, a ninth of all), decay and clipping are our choice after BERT's and LAMB's papers: 4e-3
+          length (44 million sequences, a tenth of all), decay and clipping are our choice after BERT's and LAMB's papers: 4e-3
           at 32k with a linear decay and a tenth of warm-up.
 Command:  python -m tools.prepare_data bert-pretraining --text FILES --validation-text FILES --vocabulary vocab.txt --length 512
           --predictions 76 --copies 5 --shards 1024 --output DATA512

@@ -9,8 +9,9 @@ Command:  python -m tools.prepare_data bert-pretraining --text books_train.txt.g
           --initial-weights run/bert_large_pretrain_small
           With adaptation on: --set "policy=SimiGrad(target_similarity=0.1, min_batch_size=64, max_batch_size=512)"
 Hardware: two CPU cores, a few minutes.
-Measured: 2026-12-01, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed), from bert_large_pretrain_small: 32 updates
-          of 128, masked words of 256 sequences of 512 tokens from the validation books 6.150 nats, 161 s beside other work.
+Measured: 2026-12-01, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed), from bert_large_pretrain_small: 32
+          updates of 128, masked words of 256 sequences of 512 tokens from the validation books 6.150 nats, 161 s beside
+          other work.
 """
 
 import tf_simigrad as sg

@@ -6,9 +6,9 @@ Paper:    Jiang et al., "Accelerating Large Batch Training via Gradient Signal t
 Command:  python -m tools.train bert_large_pretrain_vrgd_small --data-dir DATA128     (DATA128: bert_large_pretrain_small)
           Without VRGD: --set vrgd_gamma=0
 Hardware: two CPU cores, a quarter of an hour.
-Measured: 2026-12-01, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed): 512 updates of 128, masked words of 1,024
-          sequences from the validation books 6.492 nats, mean multiplier 0.72 (epochs 4 to 8). Killed with SIGKILL in the fourth
-          epoch and resumed; the five epochs after that took 440 s beside other work. Not compared with plain LAMB.
+Measured: 2026-12-01, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed): 512 updates of 128, masked words of
+          1,024 sequences from the validation books 6.492 nats, mean multiplier 0.72 (epochs 4 to 8). Killed with SIGKILL in the
+          fourth epoch and resumed; the five epochs after that took 440 s beside other work. Not compared with plain LAMB.
 """
 
 import tf_simigrad as sg

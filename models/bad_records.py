@@ -58,9 +58,11 @@ class BadRecords:
                 f"{named}{more}"
             )
 
-    def write(self, path: str | Path) -> None:
-        """Writes all of them, one a line; no file where there are none."""
-        path = Path(path)
-        path.unlink(missing_ok=True)
-        if self.found:
-            path.write_text("".join(f"{record}\n" for record in self.found), encoding="utf-8")
+
+def write_bad_records(collected: Iterable[BadRecords], path: str | Path) -> None:
+    """Writes all bad records of several data sets, one a line; no file where there are none."""
+    path = Path(path)
+    path.unlink(missing_ok=True)
+    found = [record for records in collected for record in records.found]
+    if found:
+        path.write_text("".join(f"{record}\n" for record in found), encoding="utf-8")

@@ -30,7 +30,7 @@ PREDICTIONS = {128: 20, 512: 76}
 # Characters; a longer word is unknown. As in BERT's own code.
 LONGEST_WORD = 200
 
-# All of Unicode but for the tab.
+# All control characters but the tab.
 CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 # A closing quote or bracket with which a sentence seems to start.
 CLOSING = re.compile(r"""["'”’)\]}]+(?=\s|$)\s*""")

@@ -1,5 +1,6 @@
 """Folders that tools.prepare_data has written. Standard library only."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -50,6 +51,12 @@ def check_replaceable(folder, kind: str) -> None:
         found = "unknown"
     if found != kind:
         raise ValueError(f"--output {folder} holds prepared data of the kind {found}: use another folder, or remove it first")
+
+
+def fingerprint(folder) -> str | None:
+    """Of what a folder holds: of its metadata; None where it has none."""
+    path = Path(folder or ".") / METADATA
+    return hashlib.sha256(path.read_bytes()).hexdigest() if folder is not None and path.is_file() else None
 
 
 def check_settings(folder, metadata: dict, **settings) -> None:

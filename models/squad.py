@@ -15,6 +15,8 @@ import numpy as np
 
 from models.bad_records import BadRecord
 
+# Inputs of a network: attribute of a window.
+TOKENS = {"input_word_ids": "word_ids", "input_mask": "mask", "input_type_ids": "type_ids"}
 LONGEST_QUESTION = 64
 LONGEST_ANSWER = 30
 BEST_LOGITS = 20
@@ -63,19 +65,43 @@ def read(path: str | Path) -> Iterator[Question | BadRecord]:
     try:
         content = path.read_bytes()
         articles = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["data"]
+        if not isinstance(articles, list):
+            raise TypeError("data is no list")
     except (json.JSONDecodeError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, KeyError, TypeError) as error:
         expected = '{"data": [{"paragraphs": [...]}]}'
         raise ValueError(f"{path} is no SQuAD file: expected {expected} as JSON ({error!r})") from error
+    yield from _distinct(_questions(articles, str(path)))
+
+
+def _questions(articles: list, path: str) -> Iterator[tuple[str, Question | BadRecord]]:
+    """Every record with its place; what should hold some and does not is a bad one itself."""
     for a, article in enumerate(articles):
-        for p, paragraph in enumerate(_listed(article, "paragraphs")):
-            for q, record in enumerate(_listed(paragraph, "qas")):
-                place = f"{path}: data[{a}].paragraphs[{p}].qas[{q}]"
-                yield _question(record, paragraph.get("context"), place)
+        of_article = f"{path}: data[{a}]"
+        if not _has_list(article, "paragraphs"):
+            yield of_article, BadRecord(of_article, "an article without a list of paragraphs")
+            continue
+        for p, paragraph in enumerate(article["paragraphs"]):
+            of_paragraph = f"{of_article}.paragraphs[{p}]"
+            if not _has_list(paragraph, "qas"):
+                yield of_paragraph, BadRecord(of_paragraph, "a paragraph without a list of questions, qas")
+                continue
+            for q, record in enumerate(paragraph["qas"]):
+                place = f"{of_paragraph}.qas[{q}]"
+                yield place, _question(record, paragraph.get("context"), place)
 
 
-def _listed(holder: object, name: str) -> list:
-    found = holder.get(name) if isinstance(holder, dict) else None
-    return found if isinstance(found, list) else []
+def _distinct(questions: Iterable[tuple[str, Question | BadRecord]]) -> Iterator[Question | BadRecord]:
+    """A question whose id another one has is a bad record: answers go by ids."""
+    places: dict[str, str] = {}
+    for place, question in questions:
+        if isinstance(question, Question) and places.setdefault(question.id, place) != place:
+            yield BadRecord(place, f"the id {question.id} is that of {places[question.id]}")
+        else:
+            yield question
+
+
+def _has_list(holder: object, name: str) -> bool:
+    return isinstance(holder, dict) and isinstance(holder.get(name), list)
 
 
 def _question(record: object, context: object, place: str) -> Question | BadRecord:
@@ -84,7 +110,7 @@ def _question(record: object, context: object, place: str) -> Question | BadReco
     if not isinstance(record.get("id"), str) or not str(record.get("question") or "").strip():
         return BadRecord(place, "no id, or a question without text")
     answers = []
-    for answer in _listed(record, "answers"):
+    for answer in record["answers"] if _has_list(record, "answers") else []:
         text, start = (answer.get("text"), answer.get("answer_start")) if isinstance(answer, dict) else (None, None)
         if not isinstance(text, str) or not text or not isinstance(start, int):
             return BadRecord(place, f"an answer without text or answer_start: {answer!r}")

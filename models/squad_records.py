@@ -5,10 +5,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from models.squad import Window
+from models.squad import TOKENS, Window
 
-# Feature of a record: attribute of a window.
-TOKENS = {"input_word_ids": "word_ids", "input_mask": "mask", "input_type_ids": "type_ids"}
+# Labels of a record: attribute of a window.
 PLACES = {"start_positions": "start", "end_positions": "end"}
 
 

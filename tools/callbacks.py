@@ -91,13 +91,14 @@ class WriteTables(tf.keras.callbacks.Callback):
         earlier = history.read_epochs(output / "epochs.csv") if initial_epoch else []
         self.epochs = [row for row in earlier if row["epoch"] <= initial_epoch]
         self.started, self.seconds = 0.0, 0.0
-        self.multipliers = []
+        # Of the micro-steps, each with that of the update before it; None where a part of them was in another process.
+        self.multipliers = None if initial_epoch else []
 
     def on_train_begin(self, logs=None):
         self.started = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
-        if "vrgd_multiplier" in (logs or {}):
+        if self.multipliers is not None and "vrgd_multiplier" in (logs or {}):
             self.multipliers.append(float(logs["vrgd_multiplier"]))
 
     def on_epoch_end(self, epoch, logs=None):

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# In the folder of a SavedModel that TensorFlow leaves to its users.
 CHECK = Path("assets.extra") / "serving_check.npz"
 TOLERANCE = 1e-5
 FRESH = "--in-fresh-process"

@@ -13,7 +13,7 @@ def parse_arguments(arguments):
     parser = Parser(prog="tools.evaluate", description="Judges the newest weights of a run; writes RUN/evaluation.json.")
     parser.add_argument("run", type=Path, metavar="RUN", help="a folder that tools.train wrote")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="default: where the run had its data")
-    parser.add_argument("--keras", choices=("tf_keras", "keras3"), help="default: as TF_USE_LEGACY_KERAS says")
+    parser.add_argument("--keras", choices=("tf_keras", "keras3"), help="default: that of the run")
     parser.add_argument("--batch-size", type=int, metavar="N", help="default: the run's own for validation")
     parser.add_argument("--all", action="store_true", help="use all validation examples, where the run used some")
     return parser, parser.parse_args(arguments)
@@ -41,7 +41,7 @@ def main(arguments=None):
         run = runs.read(args.run)
         data_dir = args.data_dir or run.data_dir
         run.experiment.task.check_data(data_dir)
-        choose_keras(args.keras, only=run.experiment.task.only_keras)
+        choose_keras(args.keras or run.keras, only=run.experiment.task.only_keras)
         measures = evaluate(run, data_dir, args.batch_size, args.all)
     except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))

@@ -13,6 +13,7 @@ from tf_simigrad.distribute.workers import Workers
 from tf_simigrad.report import history, plot
 from tools import building, runs, saved_models
 from tools.callbacks import ShowProgress, StopAtUpdate, Validate, WholeEpochCheckpoint, WriteTables
+from tools.progress import Progress
 from tools.strategies import strategy_name, versions
 
 
@@ -130,9 +131,12 @@ def validation(training):
     """What judges the model of a run on the data for validation, as often as it is called."""
     experiment = training.experiment
     judged = experiment.task.judge(training.model, training.strategy)
-    return lambda: judged(
-        training.data, experiment.validation_batch_size, training.validation_examples, lambda examples: None
-    )
+
+    def measures():
+        with Progress("validating", training.validation_examples, "examples", shown=training.is_chief) as progress:
+            return judged(training.data, experiment.validation_batch_size, training.validation_examples, progress.add)
+
+    return measures
 
 
 def fit(training, initial_epoch, callbacks):
@@ -154,8 +158,7 @@ def fit(training, initial_epoch, callbacks):
 
 def host_model(training):
     """A copy on this machine, outside of the strategy: it is saved with functions that name no device. On all workers."""
-    with tf.device("CPU"):
-        copy = training.experiment.task.build()
+    copy = runs.network(training.experiment.task)
     copy.set_weights(training.model.get_weights())
     return copy
 
@@ -182,7 +185,6 @@ def write_results(training, output, tables):
         "updates_off_bounds": off_bounds(adaptive.history, experiment.policy, training.element),
         "discarded_examples": adaptive.discarded_examples,
         "traces": adaptive.traces,
-        # Over the micro-steps of this process, each with the multiplier of the update before it.
         "vrgd_multiplier": float(np.mean(tables.multipliers)) if tables.multipliers else None,
         "seconds": round(tables.seconds, 2),
         "strategy": strategy_name(training.strategy),

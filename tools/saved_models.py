@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-# The folder of a SavedModel that TensorFlow leaves to its users.
-CHECK = Path("assets.extra") / "serving_check.npz"
+from tools.check_saved_model import CHECK
 
 
 class Served(tf.Module):

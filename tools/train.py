@@ -168,11 +168,14 @@ def main(arguments=None):
                 raise ValueError("--keras keras3: --dry-run describes replicas, which is supported under tf_keras only")
             dry_run.run(experiment)
             return
-        check_paths(experiment.task, args)
         output = args.output or Path("run") / experiment.name
         if args.resume:
-            check_resume(runs.config_of(experiment, args.data_dir, args.initial_weights), output)
+            args.data_dir = args.data_dir or runs.recorded(output, "data_dir")
+            args.initial_weights = args.initial_weights or runs.recorded(output, "initial_weights")
+        check_paths(experiment.task, args)
         choose_keras(args.keras, args.strategy, experiment.task.only_keras)
+        if args.resume:
+            check_resume(runs.config_of(experiment, args.data_dir, args.initial_weights), output)
         ready = start(experiment, args, output)
     except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))

@@ -29,6 +29,7 @@ def common(optimizer, batch_size, options):
         f"policy=FixedBatch(batch_size={batch_size})",
         f"l2={0.0 if by_itself else decay}",
         f"weight_decay={decay if by_itself else 0.0}",
+        "vrgd_gamma=0.0",
     ]
 
 
@@ -40,7 +41,7 @@ def row(optimizer, batch_size, options):
     multiplier = vrgd["vrgd_multiplier"]
     if multiplier is None:
         folder = trainings.output_of(options) / f"{name}_vrgd"
-        raise ValueError(f"{folder} has measured no multiplier, as it was resumed after its last update: remove it, and repeat")
+        raise ValueError(f"{folder} has measured no multiplier, as it was resumed: remove it, and repeat")
     shorter = trainings.train(f"{name}_shorter", [*settings, f"learning_rate={rate * multiplier:.6g}"], options)
     accuracies = "  ".join(f"{100 * found['accuracy']:5.1f} %" for found in (plain, vrgd, shorter))
     seconds = "  ".join(f"{found['seconds']:5.0f}" for found in (plain, vrgd, shorter))

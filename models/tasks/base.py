@@ -46,7 +46,7 @@ class Task(abc.ABC):
     Attributes:
         only_keras: "tf_keras" where its networks are models of that Keras, else None.
         headline: The measure by which runs are compared.
-        unit: Of the headline, as it is printed: "%" of a share, or nothing.
+        higher_is_better: Whether more of it is.
         keras_validates: Whether ``fit`` validates by what the model was compiled with; else ``judge`` does.
         loss_fn: As ``AdaptiveBatch(loss_fn=...)`` takes it, or None for the compiled loss.
     """
@@ -60,6 +60,10 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def check_data(self, data_dir: Any) -> None:
         """Raises a ValueError that names what is missing in the folder, before TensorFlow is imported."""
+
+    def data_fingerprint(self, data_dir: Any) -> str | None:
+        """What tells prepared data from other data in the same place; None where the data is the same everywhere."""
+        return None
 
     @abc.abstractmethod
     def load(self, data_dir: Any) -> Data:

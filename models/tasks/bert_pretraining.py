@@ -86,6 +86,9 @@ class BertPretraining(Task):
         settings = {name: getattr(self, name) for name in ("length", "predictions", "vocabulary_size")}
         prepared.check_settings(data_dir, metadata, **settings)
 
+    def data_fingerprint(self, data_dir):
+        return prepared.fingerprint(data_dir)
+
     def load(self, data_dir):
         return PretrainingData(data_dir, prepared.read_metadata(data_dir, KIND))
 
@@ -153,7 +156,8 @@ class BertPretraining(Task):
         return {"serving_default": encode, "masked_words": masked_words}
 
     def serving_inputs(self, data):
-        features = next(iter(data.validation(SERVING_EXAMPLES, SERVING_EXAMPLES)))
+        examples = min(SERVING_EXAMPLES, data.validation_examples)
+        features = next(iter(data.validation(examples, examples)))
         names = ("input_word_ids", "input_mask", "input_type_ids")
         encode = {name: features[name].numpy() for name in names}
         return {

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from models import prepared
+from models.squad import TOKENS
 from models.tasks.base import SERVING_EXAMPLES, Data, Task
 from models.tasks.bert_pretraining import check_encoder
 
 KIND = "squad"
-INPUTS = {"input_word_ids": "word_ids", "input_mask": "mask", "input_type_ids": "type_ids"}
 
 
 class SquadData(Data):
@@ -51,7 +51,7 @@ class SquadData(Data):
         from models.input_pipeline import shared_by_element
 
         windows = [window for _, of_question in self.questions() for window in of_question][:examples]
-        arrays = {name: np.stack([getattr(window, field) for window in windows]) for name, field in INPUTS.items()}
+        arrays = {name: np.stack([getattr(window, field) for window in windows]) for name, field in TOKENS.items()}
         dataset = tf.data.Dataset.from_tensor_slices(arrays).batch(element, drop_remainder=examples % element == 0)
         return shared_by_element(dataset.prefetch(tf.data.AUTOTUNE))
 
@@ -85,6 +85,9 @@ class Squad(Task):
         settings = {name: getattr(self, name) for name in ("length", "stride", "vocabulary_size")}
         prepared.check_settings(data_dir, prepared.read_metadata(data_dir, KIND), **settings)
 
+    def data_fingerprint(self, data_dir):
+        return prepared.fingerprint(data_dir)
+
     def load(self, data_dir):
         return SquadData(data_dir, prepared.read_metadata(data_dir, KIND))
 
@@ -107,7 +110,7 @@ class Squad(Task):
 
         tokens = tf.TensorSpec([micro_batch_size, self.length], tf.int32)
         place = tf.TensorSpec([micro_batch_size], tf.int32)
-        return dict.fromkeys(INPUTS, tokens), {"start_positions": place, "end_positions": place}
+        return dict.fromkeys(TOKENS, tokens), {"start_positions": place, "end_positions": place}
 
     def judge(self, model, strategy):
         from models import evaluation
@@ -132,7 +135,7 @@ class Squad(Task):
         """Of tokens: the logits of their being the first and the last of the answer."""
         import tensorflow as tf
 
-        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS])
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS])
         def label(input_word_ids, input_mask, input_type_ids):
             features = {"input_word_ids": input_word_ids, "input_mask": input_mask, "input_type_ids": input_type_ids}
             starts, ends = model(features, training=False)
@@ -141,8 +144,9 @@ class Squad(Task):
         return {"serving_default": label}
 
     def serving_inputs(self, data):
-        features = next(iter(data.validation(SERVING_EXAMPLES, SERVING_EXAMPLES)))
-        return {"serving_default": {name: features[name].numpy() for name in INPUTS}}
+        examples = min(SERVING_EXAMPLES, data.validation_examples)
+        features = next(iter(data.validation(examples, examples)))
+        return {"serving_default": {name: features[name].numpy() for name in TOKENS}}
 
     def encoder_of(self, model):
         return model.checkpoint_items["encoder"]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from models.bad_records import BadRecord, BadRecords
+from models.bad_records import BadRecord, BadRecords, write_bad_records
 
 pytestmark = pytest.mark.one_keras
 
@@ -72,13 +72,17 @@ def test_all_are_written_a_line_each(tmp_path):
     path.write_text("of an earlier time")
     found = collected(1, 2, 7)
     found.found.append(BadRecord("größe.txt:1", "'ü'"))
-    found.write(path)
-    assert path.read_text(encoding="utf-8").splitlines() == [*(f"file:{i}: no text" for i in range(7)), "größe.txt:1: 'ü'"]
+    write_bad_records([collected(1, 1, 1), found], path)
+    assert path.read_text(encoding="utf-8").splitlines() == [
+        "file:0: no text",
+        *(f"file:{i}: no text" for i in range(7)),
+        "größe.txt:1: 'ü'",
+    ]
 
 
 def test_where_there_are_none_there_is_no_file(tmp_path):
     path = tmp_path / "bad.txt"
     path.write_text("of an earlier time")
     for _ in range(2):
-        collected(1, 3, 0).write(str(path))
+        write_bad_records([collected(1, 3, 0)], str(path))
         assert not path.exists()

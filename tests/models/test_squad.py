@@ -1,5 +1,7 @@
 """SQuAD: records that cannot be used are named, windows hold what they say, answers and scores are the official ones."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,27 @@ def vocabulary(tmp_path):
 def test_a_question_is_read(tmp_path, name):
     (found,) = squad.read(file_of(tmp_path, [{"context": CONTEXT, "qas": [record()]}], name))
     assert found == question()
+
+
+def test_what_should_hold_records_and_does_not_is_a_bad_record(tmp_path):
+    path = tmp_path / "squad.json"
+    paragraph = {"context": CONTEXT, "qas": [record()]}
+    path.write_text(json.dumps({"data": [{"title": "t"}, {"paragraphs": [paragraph, {"context": CONTEXT}, 3]}, 7]}))
+    found = list(squad.read(path))
+    assert [f for f in found if isinstance(f, squad.Question)] == [question()]
+    assert [str(f).removeprefix(f"{path}: ") for f in found if not isinstance(f, squad.Question)] == [
+        "data[0]: an article without a list of paragraphs",
+        "data[1].paragraphs[1]: a paragraph without a list of questions, qas",
+        "data[1].paragraphs[2]: a paragraph without a list of questions, qas",
+        "data[2]: an article without a list of paragraphs",
+    ]
+
+
+def test_an_id_that_another_question_has_is_a_bad_record(tmp_path):
+    path = file_of(tmp_path, [{"context": CONTEXT, "qas": [record(), record(question="What is it?"), record(id="b")]}])
+    first, second, third = squad.read(path)
+    assert (first.id, third.id) == ("a", "b")
+    assert second.reason == f"the id a is that of {path}: data[0].paragraphs[0].qas[0]"
 
 
 @pytest.mark.parametrize(

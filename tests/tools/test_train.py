@@ -220,6 +220,23 @@ def test_another_run_is_not_resumed(tmp_path):
 
 
 @pytest.mark.one_keras
+def test_a_run_on_other_data_or_of_the_other_keras_is_not_resumed(tmp_path, monkeypatch):
+    squad = train.load_config("bert_squad_small")
+    (tmp_path / "metadata.json").write_text('{"kind": "squad"}')
+    train.prepare_output(config_of(squad, data_dir=tmp_path), tmp_path / "run", resume=False)
+    train.check_resume(config_of(squad, data_dir=tmp_path), tmp_path / "run")
+    (tmp_path / "metadata.json").write_text('{"kind": "squad", "seed": 1}')
+    with pytest.raises(ValueError, match="holds another run: data was .*, is "):
+        train.check_resume(config_of(squad, data_dir=tmp_path), tmp_path / "run")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    digits = train.load_config("quickstart_digits")
+    train.prepare_output(config_of(digits), tmp_path / "digits", resume=False)
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    with pytest.raises(ValueError, match="keras was keras3, is tf_keras"):
+        train.check_resume(config_of(digits), tmp_path / "digits")
+
+
+@pytest.mark.one_keras
 def test_a_longer_run_is_not_resumed_into_a_shorter_one(tmp_path):
     before = train.load_config("quickstart_digits")
     train.prepare_output(config_of(before), tmp_path, resume=False)

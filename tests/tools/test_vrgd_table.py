@@ -51,6 +51,7 @@ def experiments(started):
 def test_a_line_is_three_trainings(started, tmp_path, capsys):
     run(tmp_path, "--optimizers", "lars", "--batch-sizes", "4096", "--set", "epochs=2")
     common = ["epochs=2", "optimizer=lars", "policy=FixedBatch(batch_size=4096)", "l2=0.0", f"weight_decay={L2}"]
+    common.append("vrgd_gamma=0.0")
     assert started.settings == [
         ("lars_4096_plain", [*common, "learning_rate=5.0"]),
         ("lars_4096_vrgd", [*common, "learning_rate=5.0", "vrgd_gamma=0.1"]),

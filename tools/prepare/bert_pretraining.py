@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from models import bert_data, prepared
-from models.bad_records import BadRecords
+from models.bad_records import BadRecords, write_bad_records
 from tools.progress import Progress
 
 KIND = "bert-pretraining"
@@ -89,11 +89,9 @@ def read_texts(args):
                 for document in bert_data.documents(bad[split].drop(bert_data.read_lines(path))):
                     texts[split].append(document)
                     progress.add()
-    both = BadRecords(args.bad_share)
-    both.found = [record for of_split in bad.values() for record in of_split.found]
     args.output.mkdir(parents=True, exist_ok=True)
     # Before the check, so that all of them can be seen.
-    both.write(args.output / BAD_RECORDS)
+    write_bad_records(bad.values(), args.output / BAD_RECORDS)
     for of_split in bad.values():
         of_split.check()
     return texts, {split: len(of_split.found) for split, of_split in bad.items()}
@@ -157,7 +155,10 @@ def summary(shards, written):
         return {split: sum(int(getattr(found, name)) for _, found in pairs) for split, pairs in splits.items()}
 
     return {
-        "files": {split: [Path(shard.path).name for shard, _ in pairs] for split, pairs in splits.items()},
+        "files": {
+            **{split: [Path(shard.path).name for shard, _ in pairs] for split, pairs in splits.items()},
+            "vocabulary": [VOCABULARY],
+        },
         "examples": totals("examples"),
         "documents": {split: sum(len(shard.documents) for shard, _ in pairs) for split, pairs in splits.items()},
         # Of these.

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from models import bert_data, prepared, squad
-from models.bad_records import BadRecords
+from models.bad_records import BadRecords, write_bad_records
 from tools.progress import Progress
 
 KIND = "squad"
@@ -104,9 +104,7 @@ def prepare(args):
         )
     replace(args.output)
     (args.output / VOCABULARY).write_bytes(vocabulary)
-    both = BadRecords(args.bad_share)
-    both.found = [record for of_split in bad.values() for record in of_split.found]
-    both.write(args.output / BAD)
+    write_bad_records(bad.values(), args.output / BAD)
     write_validation(validation, args.output / VALIDATION)
     metadata = {
         "kind": KIND,
