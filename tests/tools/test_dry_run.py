@@ -42,11 +42,9 @@ def test_bert_large():
 @pytest.mark.parametrize(
     ("config", "network"),
     [
-        ("bert_large_pretrain_phase2", "task.encoder=tiny"),
         ("bert_large_pretrain_vrgd", "task.encoder=tiny"),
         ("bert_squad", "task.encoder=tiny"),
         ("cifar10_simigrad", "task.network=resnet18"),
-        ("cifar10_vrgd", "task.network=resnet8"),
     ],
 )
 def test_others_are_traced(config, network):
@@ -55,9 +53,9 @@ def test_others_are_traced(config, network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["bert_large_pretrain_phase2", "bert_large_pretrain_vrgd", "bert_squad"])
+@pytest.mark.parametrize("config", ["bert_large_pretrain_phase2", "bert_large_pretrain_vrgd", "bert_squad", "cifar10_vrgd"])
 def test_the_others_at_full_size(config):
-    assert dry_run(config)[0] > 300_000_000
+    assert dry_run(config)[0] > (300_000_000 if config.startswith("bert") else 800_000)
 
 
 def test_keras3_is_refused(capsys):
