@@ -8,6 +8,11 @@ Command:  python -m tools.prepare_data bert-pretraining --text books_train.txt.g
           --vocabulary vocab.txt --length 128 --output DATA128
           python -m tools.train bert_large_pretrain_small --data-dir DATA128
 Hardware: two CPU cores, under half an hour.
+Measured: 2026-11-30, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed), 1,300 s beside other work:
+          masked words of 1,024 sequences from the validation books 6.158 nats, 11.9 % of them right, next sentence 54.4 % (it
+          learns nothing of that: the share of its majority). The entropy of the single words of that text is 6.438 nats
+          (metadata.json of the data): 0.280 more. 952 updates, mean batch 138, largest 576, 65 % of the updates off the bounds,
+          308 changes of size (picture beside).
 """
 
 import tf_simigrad as sg
