@@ -15,8 +15,7 @@ class Served(tf.Module):
     def __init__(self, model, functions, assets):
         super().__init__()
         self.model, self.functions = model, functions
-        # TensorFlow's own variables, which those of Keras 3 wrap: behind these alone, a session of TensorFlow 1 would not restore
-        # them.
+        # TensorFlow's own variables, which those of Keras 3 wrap: behind these alone, a session would not restore them.
         self.state = [v if isinstance(v, tf.Variable) else v.value for v in model.variables]
         self.files = [tf.saved_model.Asset(str(path)) for path in assets]
 
