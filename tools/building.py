@@ -3,11 +3,13 @@
 import tensorflow as tf
 
 import tf_simigrad as sg
+from tf_simigrad.optimizers.patterns import BIASES_AND_NORMS
+from tf_simigrad.optimizers.vr_optimizers import RATIO_MOMENTUM
 
 # The length of an epoch where there is no data to count: schedules are built, and nobody looks at their course.
 EXAMPLES_WITHOUT_DATA = 1_000_000
-# Biases and normalisations, as LARS and LAMB tell them: by the end of the path, as a layer "unbiased" has a kernel that decays.
-NO_DECAY = r"(^|/)(bias|beta|gamma|scale)(:0)?$"
+# As LARS and LAMB tell them; tf_keras's AdamW looks at names, which end in :0.
+NO_DECAY = tuple(pattern.removesuffix("$") + "(:0)?$" for pattern in BIASES_AND_NORMS)
 
 
 def learning_rate(experiment, examples_per_epoch):
@@ -19,10 +21,8 @@ def learning_rate(experiment, examples_per_epoch):
     whole, warmup, peak = steps(experiment.epochs), steps(experiment.warmup_epochs), experiment.learning_rate
     schedules = tf.keras.optimizers.schedules
     if experiment.schedule == "cosine":
-        if warmup:
-            return schedules.CosineDecay(0.0, max(whole - warmup, 1), warmup_target=peak, warmup_steps=warmup)
-        return schedules.CosineDecay(peak, max(whole, 1))
-    if experiment.schedule == "linear":
+        after = schedules.CosineDecay(peak, max(whole - warmup, 1))
+    elif experiment.schedule == "linear":
         after = schedules.PolynomialDecay(peak, max(whole - warmup, 1), end_learning_rate=0.0)
     elif experiment.schedule == "steps":
         # Keras keeps the rate at the boundary itself, and changes it with the step after it.
@@ -73,7 +73,7 @@ def optimizer(experiment, rate):
             return tf.keras.optimizers.Adam(rate, **clip)
         case "adamw":
             adamw = tf.keras.optimizers.AdamW(rate, weight_decay=decay, **clip)
-            adamw.exclude_from_weight_decay(var_names=[NO_DECAY])
+            adamw.exclude_from_weight_decay(var_names=list(NO_DECAY))
             return adamw
     return tf.keras.optimizers.SGD(rate, momentum=experiment.momentum, **clip)
 
@@ -86,7 +86,7 @@ def transforms(experiment):
 
 def vrgd_of(experiment):
     """As the VR optimizers of the package make it: those that build moments average the ratio too."""
-    moments = {"ratio_momentum": 0.9} if experiment.optimizer in ("adam", "adamw", "lamb") else {}
+    moments = {"ratio_momentum": RATIO_MOMENTUM} if experiment.optimizer in ("adam", "adamw", "lamb") else {}
     return sg.VRGD(gamma=experiment.vrgd_gamma, groups=experiment.vrgd_groups, **moments)
 
 

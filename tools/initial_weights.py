@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
+from models.bert_weights import CONFIG as PUBLISHED
 from tools import runs
-
-PUBLISHED = "bert_config.json"
 
 
 def check(folder):
@@ -35,7 +34,7 @@ def take(model, task, folder):
         from models import bert_weights
 
         # Loaded outside of the strategy of the model.
-        source, other = task.build(), task
+        source = task.build()
         if task.encoder_of(source) is not None:
             bert_weights.load(task.encoder_of(source), folder)
         parts = task.encoder_of(source), task.encoder_of(model)

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models import prepared
-from models.tasks.base import SERVING_EXAMPLES, Data, Task
-
-KIND = "bert-pretraining"
-ENCODERS = ("tiny", "mini", "minilm", "base", "large")
+from models.tasks.base import Data
+from models.tasks.bert import INPUTS, BertTask
 
 
 class PretrainingData(Data):
@@ -42,13 +39,8 @@ class PretrainingData(Data):
         return record_pipeline.evaluation_dataset(self.files["validation"], examples, self._parse, element)
 
 
-def check_encoder(encoder):
-    if encoder not in ENCODERS:
-        raise ValueError(f"encoder={encoder!r}: expected one of {', '.join(ENCODERS)}")
-
-
 @dataclass(frozen=True)
-class BertPretraining(Task):
+class BertPretraining(BertTask):
     """Masked words and next sentences.
 
     Attributes:
@@ -63,13 +55,14 @@ class BertPretraining(Task):
     predictions: int = 20
     vocabulary_size: int = 30_522
 
-    only_keras = "tf_keras"
+    kind = "bert-pretraining"
+    prepared_with = ("length", "predictions", "vocabulary_size")
+    data = PretrainingData
     headline = "masked_word_nats"
     higher_is_better = False
-    keras_validates = False
 
     def __post_init__(self):
-        check_encoder(self.encoder)
+        self.check_encoder()
         if not 8 <= self.length <= 512:
             raise ValueError(f"length={self.length}: expected 8 to 512, the positions that BERT knows")
         if not 1 <= self.predictions < self.length:
@@ -81,21 +74,10 @@ class BertPretraining(Task):
 
         return bert.pretraining_loss
 
-    def check_data(self, data_dir):
-        metadata = prepared.read_metadata(data_dir, KIND)
-        settings = {name: getattr(self, name) for name in ("length", "predictions", "vocabulary_size")}
-        prepared.check_settings(data_dir, metadata, **settings)
-
-    def data_fingerprint(self, data_dir):
-        return prepared.fingerprint(data_dir)
-
-    def load(self, data_dir):
-        return PretrainingData(data_dir, prepared.read_metadata(data_dir, KIND))
-
     def build(self):
         from models import bert
 
-        return bert.pretrainer(bert.encoder(bert.SIZES[self.encoder], vocabulary=self.vocabulary_size))
+        return bert.pretrainer(self.new_encoder())
 
     def compile_arguments(self):
         return {}
@@ -134,17 +116,17 @@ class BertPretraining(Task):
         def tokens(name):
             return tf.TensorSpec([None, None], tf.int32, name=name)
 
-        inputs = [tokens("input_word_ids"), tokens("input_mask"), tokens("input_type_ids")]
+        inputs = [tokens(name) for name in INPUTS]
 
         @tf.function(input_signature=inputs)
         def encode(input_word_ids, input_mask, input_type_ids):
-            features = {"input_word_ids": input_word_ids, "input_mask": input_mask, "input_type_ids": input_type_ids}
+            features = dict(zip(INPUTS, (input_word_ids, input_mask, input_type_ids), strict=True))
             encoded = model.encoder_network(features, training=False)
             return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
 
         @tf.function(input_signature=[*inputs, tokens("masked_lm_positions")])
         def masked_words(input_word_ids, input_mask, input_type_ids, masked_lm_positions):
-            features = {"input_word_ids": input_word_ids, "input_mask": input_mask, "input_type_ids": input_type_ids}
+            features = dict(zip(INPUTS, (input_word_ids, input_mask, input_type_ids), strict=True))
             outputs = bert.call_pretrainer(model, {**features, "masked_lm_positions": masked_lm_positions}, training=False)
             words = tf.nn.log_softmax(tf.cast(outputs["mlm_logits"], tf.float32))
             return {
@@ -156,17 +138,12 @@ class BertPretraining(Task):
         return {"serving_default": encode, "masked_words": masked_words}
 
     def serving_inputs(self, data):
-        examples = min(SERVING_EXAMPLES, data.validation_examples)
-        features = next(iter(data.validation(examples, examples)))
-        names = ("input_word_ids", "input_mask", "input_type_ids")
-        encode = {name: features[name].numpy() for name in names}
+        features = self.features_to_try(data)
+        encode = {name: features[name] for name in INPUTS}
         return {
             "serving_default": encode,
-            "masked_words": {**encode, "masked_lm_positions": features["masked_lm_positions"].numpy()},
+            "masked_words": {**encode, "masked_lm_positions": features["masked_lm_positions"]},
         }
 
     def encoder_of(self, model):
         return model.encoder_network
-
-    def assets(self, data_dir):
-        return [Path(data_dir) / "vocab.txt"]

@@ -5,12 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from models import prepared
 from models.squad import TOKENS
-from models.tasks.base import SERVING_EXAMPLES, Data, Task
-from models.tasks.bert_pretraining import check_encoder
-
-KIND = "squad"
+from models.tasks.base import Data
+from models.tasks.bert import INPUTS, BertTask
 
 
 class SquadData(Data):
@@ -57,7 +54,7 @@ class SquadData(Data):
 
 
 @dataclass(frozen=True)
-class Squad(Task):
+class Squad(BertTask):
     """The first and the last token of the answer, in windows of a paragraph.
 
     Attributes:
@@ -72,29 +69,20 @@ class Squad(Task):
     stride: int = 128
     vocabulary_size: int = 30_522
 
-    only_keras = "tf_keras"
+    kind = "squad"
+    prepared_with = ("length", "stride", "vocabulary_size")
+    data = SquadData
     headline = "f1"
-    keras_validates = False
 
     def __post_init__(self):
-        check_encoder(self.encoder)
+        self.check_encoder()
         if not 96 <= self.length <= 512:
             raise ValueError(f"length={self.length}: expected 96 to 512, room for a question and the positions that BERT knows")
-
-    def check_data(self, data_dir):
-        settings = {name: getattr(self, name) for name in ("length", "stride", "vocabulary_size")}
-        prepared.check_settings(data_dir, prepared.read_metadata(data_dir, KIND), **settings)
-
-    def data_fingerprint(self, data_dir):
-        return prepared.fingerprint(data_dir)
-
-    def load(self, data_dir):
-        return SquadData(data_dir, prepared.read_metadata(data_dir, KIND))
 
     def build(self):
         from models import bert
 
-        return bert.span_labeler(bert.encoder(bert.SIZES[self.encoder], vocabulary=self.vocabulary_size))
+        return bert.span_labeler(self.new_encoder())
 
     def compile_arguments(self):
         import tensorflow as tf
@@ -135,24 +123,19 @@ class Squad(Task):
         """Of tokens: the logits of their being the first and the last of the answer."""
         import tensorflow as tf
 
-        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name=name) for name in TOKENS])
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32, name=name) for name in INPUTS])
         def label(input_word_ids, input_mask, input_type_ids):
-            features = {"input_word_ids": input_word_ids, "input_mask": input_mask, "input_type_ids": input_type_ids}
+            features = dict(zip(INPUTS, (input_word_ids, input_mask, input_type_ids), strict=True))
             starts, ends = model(features, training=False)
             return {"start_logits": starts, "end_logits": ends}
 
         return {"serving_default": label}
 
     def serving_inputs(self, data):
-        examples = min(SERVING_EXAMPLES, data.validation_examples)
-        features = next(iter(data.validation(examples, examples)))
-        return {"serving_default": {name: features[name].numpy() for name in TOKENS}}
+        return {"serving_default": self.features_to_try(data)}
 
     def encoder_of(self, model):
         return model.checkpoint_items["encoder"]
-
-    def assets(self, data_dir):
-        return [Path(data_dir) / "vocab.txt"]
 
 
 def score_whole_questions(questions, starts, ends):

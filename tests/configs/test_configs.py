@@ -11,7 +11,8 @@ import pytest
 import tf_simigrad as sg
 from configs.experiment import Experiment
 from models import bert
-from models.tasks import BertPretraining, Cifar10, Digits, Squad, bert_pretraining
+from models.tasks import BertPretraining, Cifar10, Digits, Squad
+from models.tasks.bert import ENCODERS
 
 pytestmark = pytest.mark.one_keras
 
@@ -93,7 +94,7 @@ def test_settings_of_a_task_that_cannot_work_are_refused(task, settings, message
 
 
 def test_a_config_knows_the_encoders_without_building_one():
-    assert tuple(bert.SIZES) == bert_pretraining.ENCODERS
+    assert tuple(bert.SIZES) == ENCODERS
 
 
 @pytest.mark.parametrize("name", NAMES)
