@@ -42,7 +42,8 @@ setup(
         "models": [
             "tf-models-official==2.20.0",
             "tensorflow-text==2.20.1",
-            "tensorflow-recommenders==0.7.7",
+            # On a Mac it asks for tensorflow-macos, which ended with TensorFlow 2.16.
+            "tensorflow-recommenders==0.7.7; sys_platform != 'darwin'",
             "tokenizers==0.23.3",
             "safetensors==0.8.0",
         ],
