@@ -24,7 +24,9 @@ def launch(folder, *scenarios, workers=2, grace=60):
 def trained(request, tf, tmp_path_factory):
     """Number of workers, the folder of their results, and what they printed."""
     folder = tmp_path_factory.mktemp("workers")
-    finished = launch(folder, "plain", "execution", "uneven", "shared", "parting", "vrgd", "whole", workers=request.param)
+    finished = launch(
+        folder, "plain", "execution", "uneven", "shared", "parting", "vrgd", "whole", "table", workers=request.param
+    )
     assert finished.returncode == 0, finished.stdout[-3000:]
     return request.param, folder, finished.stdout
 
@@ -87,12 +89,23 @@ def test_vrgd_over_workers(tf, strategies, trained):
     workers, folder, _ = trained
     policy = sg.FixedBatch(4 * train.MICRO * workers)
     adaptive = sg.AdaptiveBatch(policy, transform=sg.VRGD(ratio_momentum=0.9))
-    history, logs, model = in_one_process(
-        tf, strategies(workers), workers, adaptive, normalised=False, optimizer=train.vr_lamb
-    )
+    history, logs, model = in_one_process(tf, strategies(workers), workers, adaptive, normalised=False, optimizer=train.vr_lamb)
     got, values = results(folder, "vrgd")
     assert_updates(got["updates"], history)
     assert got["logs"]["vrgd_multiplier"] == pytest.approx(logs["vrgd_multiplier"], rel=1e-5)
+    assert_weights(values, model.get_weights())
+
+
+def test_rows_of_a_table_over_workers(tf, strategies, trained):
+    """Against the dense gradient in one process."""
+    workers, folder, _ = trained
+    model = train.table_under(strategies(workers))
+    adaptive = sg.AdaptiveBatch(train.policy(workers), dense_table_elements=None)
+    x, y = cases.arrays(train.COUNT)
+    data = tf.data.Dataset.from_tensor_slices((train.ids(x), y)).batch(train.MICRO * workers, drop_remainder=True)
+    model.fit(data, epochs=train.EPOCHS, verbose=0, callbacks=[adaptive])
+    got, values = results(folder, "table")
+    assert_updates(got["updates"], adaptive.history)
     assert_weights(values, model.get_weights())
 
 

@@ -45,6 +45,21 @@ def model_under(strategy, normalised=True, optimizer=momentum, **compile_argumen
     return model
 
 
+def ids(x):
+    """Rows of a table, from features."""
+    return (np.abs(x) * 20).astype("int32") % 30
+
+
+def table_under(strategy):
+    with strategy.scope():
+        tf.keras.utils.set_random_seed(7)
+        layers = tf.keras.layers
+        model = tf.keras.Sequential([tf.keras.Input((cases.FEATURES,), dtype="int32"), layers.Embedding(30, 3),
+                                     layers.Flatten(), layers.Dense(cases.CLASSES)])  # fmt: skip
+        model.compile(momentum(), cases.cross_entropy(tf.keras))
+    return model
+
+
 def shares(replicas):
     """Each worker's part of each element, as one process with as many replicas would split it."""
     parts = (a.reshape(-1, replicas, MICRO, *a.shape[1:]).swapaxes(0, 1) for a in cases.arrays(COUNT))
@@ -125,6 +140,14 @@ class Scenarios:
         model = model_under(self.strategy, normalised=False, optimizer=vr_lamb)
         adaptive = sg.AdaptiveBatch(sg.FixedBatch(4 * MICRO * self.replicas), transform=sg.VRGD(ratio_momentum=0.9))
         self.fit("vrgd", model, adaptive, self.repeated(), steps_per_epoch=self.steps())
+
+    def table(self):
+        """An embedding whose gradient stays rows."""
+        model = table_under(self.strategy)
+        adaptive = sg.AdaptiveBatch(policy(self.replicas), dense_table_elements=0)
+        x, y = shares(self.replicas)[self.worker]
+        data = tf.data.Dataset.from_tensor_slices((ids(x), y)).repeat().batch(MICRO * self.replicas, drop_remainder=True)
+        self.fit("table", model, adaptive, sharded(data, "OFF"), steps_per_epoch=self.steps())
 
     def parting(self):
         """Workers that would take different numbers of steps."""

@@ -41,6 +41,11 @@ def is_broken_nadam(optimizer: Any) -> bool:
     return not KERAS_3 and isinstance(inner(optimizer), keras.optimizers.Nadam)
 
 
+def compiles_by_xla(optimizer: Any) -> bool:
+    """Whether it compiles the step of each variable by XLA, as tf_keras's do where there is a GPU."""
+    return not KERAS_3 and bool(getattr(inner(optimizer), "jit_compile", False))
+
+
 def build(optimizer: Any, variables: Sequence[Any]) -> None:
     """Creates the optimizer's variables, in the scope of its strategy. Does nothing where they exist."""
     if is_legacy(inner(optimizer)):

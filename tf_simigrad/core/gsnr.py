@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_simigrad.compat import xla_private
 from tf_simigrad.core import guards
+from tf_simigrad.core.by_layer import Layers, by_layer
 
 LARGEST_RATIO = 1e4
 """Where groups agree to the last bits of float32 their variance is rounding error, and so would be any larger ratio: identical
@@ -33,7 +33,6 @@ def ratio(mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
     return tf.where(squared > 0, tf.minimum(squared / guards.at_least_tiny(variance), LARGEST_RATIO), 0.0)
 
 
-@xla_private.compiled
 def layer_sums(means: Sequence[tf.Tensor], variances: Sequence[tf.Tensor]) -> tf.Tensor:
     """What the mean ratio of each layer is made of.
 
@@ -45,12 +44,14 @@ def layer_sums(means: Sequence[tf.Tensor], variances: Sequence[tf.Tensor]) -> tf
         Float32 [layers, 2]: the sum of the ratios, and the number of elements whose gradient is not 0. The others (rows of an
         embedding that no example touched, padding) say nothing about noise.
     """
-    ratios = [ratio(m, v) for m, v in zip(means, variances, strict=True)]
-    counts = [tf.math.count_nonzero(m, dtype=tf.float32) for m in means]
-    return tf.stack([tf.stack([tf.reduce_sum(r), c]) for r, c in zip(ratios, counts, strict=True)])
+    return tf.stack(_sums(list(zip(means, variances, strict=True))))
 
 
-@xla_private.compiled
+@by_layer
+def _sums(layers: Layers) -> list[tf.Tensor]:
+    return [tf.stack([tf.reduce_sum(ratio(m, v)), tf.math.count_nonzero(m, dtype=tf.float32)]) for m, v in layers]
+
+
 def multipliers(
     means: Sequence[tf.Tensor], variances: Sequence[tf.Tensor], sums: tf.Tensor, gamma: tf.Tensor, upper: tf.Tensor
 ) -> list[tf.Tensor]:
@@ -69,10 +70,15 @@ def multipliers(
     References:
         Jiang et al., arXiv 2309.13681, eq. 8 and 9.
     """
-    layer_means = tf.math.divide_no_nan(sums[:, 0], sums[:, 1])
+    layer_means = tf.unstack(tf.math.divide_no_nan(sums[:, 0], sums[:, 1]), num=len(means))
+    return _multipliers(list(zip(means, variances, layer_means, strict=True)), gamma, upper)
+
+
+@by_layer
+def _multipliers(layers: Layers, gamma: tf.Tensor, upper: tf.Tensor) -> list[tf.Tensor]:
     return [
         tf.clip_by_value(tf.where(of_layer > 0, ratio(m, v) / guards.at_least_tiny(of_layer), 1.0), gamma, upper)
-        for m, v, of_layer in zip(means, variances, tf.unstack(layer_means, num=len(means)), strict=True)
+        for m, v, of_layer in layers
     ]
 
 
@@ -94,13 +100,16 @@ def variance_of_groups(sums: tf.Tensor, weights: tf.Tensor, mean: tf.Tensor) -> 
     return tf.reduce_sum(each * tf.square(deviations), axis=0) / tf.reduce_sum(weights)
 
 
-@xla_private.compiled
 def averaged(averages: Sequence[tf.Tensor], factors: Sequence[tf.Tensor], momentum: tf.Tensor) -> list[tf.Tensor]:
     """``momentum * average + (1 - momentum) * factor`` of each layer, not yet corrected for having begun at 0."""
-    return [momentum * a + (1.0 - momentum) * f for a, f in zip(averages, factors, strict=True)]
+    return _averaged(list(zip(averages, factors, strict=True)), momentum)
 
 
-@xla_private.compiled
+@by_layer
+def _averaged(layers: Layers, momentum: tf.Tensor) -> list[tf.Tensor]:
+    return [momentum * a + (1.0 - momentum) * f for a, f in layers]
+
+
 def scaled(means: Sequence[tf.Tensor], factors: Sequence[tf.Tensor], is_scaled: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
     """The mean gradients times their factors, and the sum of the factors of each layer.
 
@@ -112,6 +121,11 @@ def scaled(means: Sequence[tf.Tensor], factors: Sequence[tf.Tensor], is_scaled: 
     Returns:
         The gradients, and float32 [layers]: the sum of the factors over the elements whose gradient is not 0.
     """
-    used = [tf.where(is_scaled, f, tf.ones_like(f)) for f in factors]
-    sums = tf.stack([tf.reduce_sum(tf.where(m != 0, f, 0.0)) for m, f in zip(means, used, strict=True)])
-    return [m * f for m, f in zip(means, used, strict=True)], sums
+    results = _scaled(list(zip(means, factors, strict=True)), is_scaled)
+    return [gradient for gradient, _ in results], tf.stack([total for _, total in results])
+
+
+@by_layer
+def _scaled(layers: Layers, is_scaled: tf.Tensor) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    used = [(m, tf.where(is_scaled, f, tf.ones_like(f))) for m, f in layers]
+    return [(m * f, tf.reduce_sum(tf.where(m != 0, f, 0.0))) for m, f in used]

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_simigrad.compat import xla_private
 from tf_simigrad.core import trees
+from tf_simigrad.core.by_layer import Layers, by_layer
 from tf_simigrad.records import Moments
 
 
@@ -24,7 +24,6 @@ class Measurement(NamedTuple):
     noise_trace: tf.Tensor
 
 
-@xla_private.compiled
 def group_products(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor] | None) -> tf.Tensor:
     """The three numbers that the cosine of two groups needs, for each tensor, in one compiled pass over the gradients.
 
@@ -35,11 +34,17 @@ def group_products(a: Sequence[tf.Tensor], b: Sequence[tf.Tensor] | None) -> tf.
     Returns:
         Float32 [tensors, 3]: a.b, a.a, b.b. They add up over tensors, and over shards.
     """
-    none = tf.constant(0.0)
-    if b is None:
-        return tf.stack([tf.stack([none, trees.squared_norm([x]), none]) for x in a])
-    pairs = zip(a, b, strict=True)
-    return tf.stack([tf.stack([trees.dot([x], [y]), trees.squared_norm([x]), trees.squared_norm([y])]) for x, y in pairs])
+    return tf.stack(_products([(x,) for x in a] if b is None else list(zip(a, b, strict=True))))
+
+
+@by_layer
+def _products(layers: Layers) -> list[tf.Tensor]:
+    def products(x: tf.Tensor, y: tf.Tensor | None = None) -> tf.Tensor:
+        none = tf.constant(0.0)
+        squared = trees.squared_norm([x])
+        return tf.stack([none, squared, none] if y is None else [trees.dot([x], [y]), squared, trees.squared_norm([y])])
+
+    return [products(*layer) for layer in layers]
 
 
 def two_groups(moments: Moments) -> Measurement:

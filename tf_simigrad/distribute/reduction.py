@@ -2,16 +2,18 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_simigrad.core import gsnr, similarity
+from tf_simigrad.core import rows, similarity
+from tf_simigrad.distribute.carriers import Carrier, TableRows, WholeVariables
 from tf_simigrad.distribute.collectives import collectives_for
 from tf_simigrad.distribute.packing import Packing
 from tf_simigrad.distribute.reduction_records import Needs, Reduced, Shards, Total, Totals
 from tf_simigrad.distribute.replicas import Replicas
+from tf_simigrad.distribute.row_exchange import RowExchange
 from tf_simigrad.records import Moments
 
 _AVERAGE_KEY = 1_000_000  # past the keys of a reduction
@@ -42,7 +44,8 @@ class LocalReduction:
         Returns:
             Gradients, moments, and what each worker and replica says.
         """
-        sums, counters = [list(of_slot) for of_slot in totals.sums], totals.counters
+        # Rows have the same indices in every slot: what holds of tensors holds of their values.
+        sums, counters = [rows.values(of_slot) for of_slot in totals.sums], totals.counters
         whole = tf.reduce_sum(counters, axis=0)
         added = sums[0] if self.slots == 1 else [a + b for a, b in zip(*sums, strict=True)]
         # Where groups are not compared all is group A: B has neither norm nor weight.
@@ -51,14 +54,14 @@ class LocalReduction:
         moments = _moments(tf.reduce_sum(products, axis=0), weights, whole)
         means, report = [s / whole[1] for s in added], tf.zeros([0])
         if self._needs.adapt is not None:
-            variances = _variances([s / whole[1] for s in totals.squares], means)
+            variances = _variances([s / whole[1] for s in rows.values(totals.squares)], means)
             shards = Shards(means, variances, whole[3], tf.math.is_finite(moments.squared_norm))
             adapted, report = self._needs.adapt.adapted(shards, tf.identity)
             if self._needs.adapt.keeps_raw:
                 self._needs.adapt.keep_raw(means)
             means = adapted
         by_variable = _moments(products, weights, whole) if self._needs.by_variable else None
-        return Reduced(means, moments, micro_steps[None], whole[-1:], by_variable, report)
+        return Reduced(rows.like(totals.sums[0], means), moments, micro_steps[None], whole[-1:], by_variable, report)
 
     def average(self, variables: Sequence[tf.Variable]) -> None:
         """Leaves the variables of the only replica as they are. Replica context."""
@@ -96,53 +99,73 @@ class AllToAllReduction:
 
     def __call__(self, totals: Totals, micro_steps: tf.Tensor) -> Reduced:
         """Mean gradient and moments, the same on every replica. Replica context; see ``LocalReduction``."""
-        packing, keys = self._packing([g.shape for g in totals.sums[0]]), itertools.count(1)
-
-        def exchanged(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [self._collectives.exchange(rows, next(keys)) for rows in packing.packed(tensors)]
+        keys = itertools.count(1)
 
         def total(vector: tf.Tensor) -> tf.Tensor:
             return self._collectives.sum(vector, next(keys))
 
-        def gathered(vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [self._collectives.gather(v, next(keys)) for v in vectors]
-
         # Before the gradients: with the weights known, nobody has to wait for all of them while holding what was exchanged.
         said = self._said(totals.counters[0], micro_steps, total)
-        rows = exchanged(totals.sums[0])
-        squares = [tf.reduce_sum(s, axis=0) for s in exchanged(totals.squares)] if totals.squares else []
-        group_a = [tf.reduce_sum(r[: self._in_group_a], axis=0) for r in rows]
-        group_b = [tf.reduce_sum(r[self._in_group_a :], axis=0) for r in rows]
-        products = self._products(packing, group_a, group_b)
+        carriers, places = self._carriers(totals, keys, total)
+
+        def ordered(lists: Sequence[Sequence]) -> list:
+            by_place = {place: x for listed, of_list in zip(lists, places, strict=True)
+                        for x, place in zip(listed, of_list, strict=True)}  # fmt: skip
+            return [by_place[place] for place in sorted(by_place)]
+
+        groups = [c.groups(self._in_group_a) for c in carriers]
+        products = self._products(carriers, groups, ordered)
         products = tf.reshape(total(tf.reshape(products, [-1])), products.shape)
         moments = _moments(tf.reduce_sum(products, axis=0), said.weights, said.counters)
-        means, report = [(a + b) / said.counters[1] for a, b in zip(group_a, group_b, strict=True)], tf.zeros([0])
+        means = [[(x + y) / said.counters[1] for x, y in zip(a, b, strict=True)] for a, b in groups]
+        report = tf.zeros([0])
         if self._needs.adapt is not None:
-            shards = self._shards(packing, rows, squares, means, said, tf.math.is_finite(moments.squared_norm))
+            shards = self._shards(carriers, means, said, tf.math.is_finite(moments.squared_norm), ordered)
             pieces, report = self._needs.adapt.adapted(shards, total)
             if self._needs.adapt.keeps_raw:
-                self._needs.adapt.keep_raw(packing.unpacked(gathered(means)))
-            means = packing.joined(pieces)
+                self._needs.adapt.keep_raw(ordered([c.gathered(m) for c, m in zip(carriers, means, strict=True)]))
+            means = [c.joined([pieces[i] for i in of_list]) for c, of_list in zip(carriers, places, strict=True)]
         by_variable = _moments(products, said.weights, said.counters) if self._needs.by_variable else None
-        return Reduced(packing.unpacked(gathered(means)), moments, said.micro_steps, said.fingerprints, by_variable, report)
+        gradients = ordered([c.gathered(m) for c, m in zip(carriers, means, strict=True)])
+        return Reduced(gradients, moments, said.micro_steps, said.fingerprints, by_variable, report)
+
+    def _carriers(self, totals: Totals, keys: Iterator[int], total: Total) -> tuple[list[Carrier], list[list[int]]]:
+        """What carries the variables, and the places of those that each carries."""
+        sums, squares = totals.sums[0], totals.squares
+        tables = [i for i, s in enumerate(sums) if isinstance(s, tf.IndexedSlices)]
+        whole = [i for i in range(len(sums)) if i not in tables]
+
+        def of(places: Sequence[int]) -> tuple[list, list]:
+            return [sums[i] for i in places], [squares[i] for i in places] if squares else []
+
+        carriers: list[Carrier] = []
+        if whole:
+            packing = self._packing([sums[i].shape for i in whole])
+            carriers.append(WholeVariables(*of(whole), packing, self._collectives, keys))
+        if tables:
+            exchange = RowExchange(self._collectives, self._count, self._replicas.replica_id(), total)
+            carriers.append(TableRows(*of(tables), exchange))
+        return carriers, [places for places in (whole, tables) if places]
 
     def _shards(
         self,
-        packing: Packing,
-        rows: Sequence[tf.Tensor],
-        squares: Sequence[tf.Tensor],
-        means: Sequence[tf.Tensor],
+        carriers: Sequence[Carrier],
+        means: Sequence[Sequence[tf.Tensor]],
         said: "_Said",
         is_finite: tf.Tensor,
+        ordered: Callable[[Sequence[Sequence]], list],
     ) -> Shards:
         """Mean and variance over the groups that the ``Adapt`` asks for, on this replica's shards."""
         alike = tf.reduce_all(tf.equal(said.micro_steps, said.micro_steps[0]))
         if self._needs.adapt is not None and self._needs.adapt.groups == "replicas":
             groups = tf.math.count_nonzero(said.replica_weights, dtype=tf.float32)
-            variances = [gsnr.variance_of_groups(r, said.replica_weights, m) for r, m in zip(rows, means, strict=True)]
+            variances = [c.variances(said.replica_weights, m) for c, m in zip(carriers, means, strict=True)]
         else:
-            groups, variances = said.counters[3], _variances([s / said.counters[1] for s in squares], means)
-        return Shards(packing.pieces(means), packing.pieces(variances), groups, tf.logical_and(is_finite, alike))
+            groups = said.counters[3]
+            squares = [[s / said.counters[1] for s in c.mean_squares()] for c in carriers]
+            variances = [_variances(s, m) for s, m in zip(squares, means, strict=True)]
+        mean, variance = (ordered([c.pieces(x) for c, x in zip(carriers, lists, strict=True)]) for lists in (means, variances))
+        return Shards(mean, variance, groups, tf.logical_and(is_finite, alike))
 
     def average(self, variables: Sequence[tf.Variable]) -> None:
         """Sets each float32 variable to its mean over the replicas, in one message. Replica context."""
@@ -152,10 +175,14 @@ class AllToAllReduction:
         for variable, part in zip(variables, parts, strict=True):
             variable.assign(tf.reshape(part, variable.shape))
 
-    def _products(self, packing: Packing, a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> tf.Tensor:
+    def _products(
+        self, carriers: Sequence[Carrier], groups: Sequence[tuple[list, list]], ordered: Callable[[Sequence[Sequence]], list]
+    ) -> tf.Tensor:
         """[variables, 3] where they are needed; else [1, 3], as only 3 numbers are to travel."""
         if self._needs.by_variable:
-            return similarity.group_products(packing.pieces(a), packing.pieces(b))
+            a, b = (ordered([c.pieces(of[g]) for c, of in zip(carriers, groups, strict=True)]) for g in (0, 1))
+            return similarity.group_products(a, b)
+        a, b = ([shard for of in groups for shard in of[g]] for g in (0, 1))
         return tf.reduce_sum(similarity.group_products(a, b), axis=0, keepdims=True)
 
     def _said(self, counters: tf.Tensor, micro_steps: tf.Tensor, total: Total) -> "_Said":

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
+from tf_simigrad.core.rows import Gradient
 from tf_simigrad.records import Moments
 
 COUNTERS = ("examples", "weight", "weighted_squared_norms", "micro_gradients", "data_fingerprint")
@@ -15,22 +16,23 @@ class Totals(NamedTuple):
     """What one replica has accumulated.
 
     Attributes:
-        sums: For each slot, the weighted gradient sums of its micro-steps; float32, unscaled, dense (a variable without a
-            gradient has zeros, the rows of IndexedSlices are in their places).
+        sums: For each slot, the weighted gradient sums of its micro-steps; float32, unscaled. A variable without a gradient has
+            zeros. Those of large tables are rows of distinct indices, the same ones in every slot and in ``squares``.
         counters: Float32 [slots, 5], the columns of ``COUNTERS``.
         squares: Sums over the micro-steps of weight times squared micro-gradient, elementwise; empty where nobody needs them.
     """
 
-    sums: Sequence[Sequence[tf.Tensor]]
+    sums: Sequence[Sequence[Gradient]]
     counters: tf.Tensor
-    squares: Sequence[tf.Tensor] = ()
+    squares: Sequence[Gradient] = ()
 
 
 class Shards(NamedTuple):
     """The mean gradient inside the reduction: of each variable one replica's shard.
 
     Attributes:
-        means: Mean gradient over all examples, float32, one tensor per variable.
+        means: Mean gradient over all examples, float32, one tensor per variable; of a large table the rows that this replica
+            owns and some example has touched.
         variances: Weighted variance of the groups' mean gradients, same shapes.
         groups: Float32 scalar: number of groups with a weight.
         is_usable: Boolean scalar, the same on every replica: whether the update will be applied.
@@ -88,7 +90,8 @@ class Reduced(NamedTuple):
     """What a reduction returns, the same on every replica.
 
     Attributes:
-        gradients: Mean gradients over all examples, float32, unscaled; adapted where there is an ``Adapt``.
+        gradients: Mean gradients over all examples, float32, unscaled; adapted where there is an ``Adapt``; of large tables
+            rows of distinct indices.
         moments: Moments of the groups.
         micro_steps: Float32 [workers]: what each worker says that it has accumulated.
         fingerprints: Float32 [replicas]: of the data of each replica (``core.fingerprint``), added up over its micro-steps.
@@ -96,7 +99,7 @@ class Reduced(NamedTuple):
         adapted: What the ``Adapt`` reports, float32 vector; empty where there is none.
     """
 
-    gradients: list[tf.Tensor]
+    gradients: list[Gradient]
     moments: Moments
     micro_steps: tf.Tensor
     fingerprints: tf.Tensor

@@ -64,8 +64,11 @@ class Replicas:
         return self._strategy.experimental_local_results(value)
 
     def arrays_of(self, variables: Sequence[tf.Variable]) -> list[np.ndarray]:
-        """The values of per-replica variables, each stacked over the replicas of this worker. Outside of any trace."""
-        return [np.stack([part.numpy() for part in self.local(v)]) for v in variables]
+        """The values of per-replica variables, each stacked over the replicas of this worker. Outside of any trace.
+
+        Where lengths differ the shorter ones are filled up with zeros.
+        """
+        return [_stacked([part.numpy() for part in self.local(v)]) for v in variables]
 
     def assign_arrays(self, variables: Sequence[tf.Variable], arrays: Sequence[np.ndarray], what: str) -> None:
         """Takes back what ``arrays_of`` gave.
@@ -78,9 +81,9 @@ class Replicas:
         Raises:
             ValueError: If the arrays are of another model, number of replicas or configuration.
         """
-        expected = [(len(self.local(v)), *v.shape) for v in variables]
-        given = [tuple(a.shape) for a in arrays]
-        if expected != given:
+        expected = [tf.TensorShape([len(self.local(v)), *v.shape]) for v in variables]
+        given = [tf.TensorShape(a.shape) for a in arrays]
+        if len(expected) != len(given) or not all(e.is_compatible_with(g) for e, g in zip(expected, given, strict=True)):
             raise ValueError(
                 f"The {what} were saved with shapes {given[:3]}..., this model under this strategy needs {expected[:3]}.... "
                 "Resume with the same model, statistic, transform and number of replicas."
@@ -89,13 +92,20 @@ class Replicas:
             for part, value in zip(self.local(variable), array, strict=True):
                 part.assign(value)
 
-    def per_replica_variable(self, shape: Sequence[int], name: str) -> tf.Variable:
-        """A float32 variable of zeros of which each replica has its own, to be used in replica context."""
+    def per_replica_variable(self, shape: Sequence[int | None], name: str, dtype: tf.DType = tf.float32) -> tf.Variable:
+        """A variable of zeros of which each replica has its own, to be used in replica context.
+
+        Args:
+            shape: With None where the length may change; it begins as 0.
+            name: Of the variable.
+            dtype: Of the variable.
+        """
         with self.scope():
             return tf.Variable(
-                tf.zeros(shape, tf.float32),
+                tf.zeros([length or 0 for length in shape], dtype),
                 trainable=False,
                 name=name,
+                shape=tf.TensorShape(shape),
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.NONE,
             )
@@ -111,6 +121,13 @@ class OneReplica:
     def first(self, value: Any) -> Any:
         """This replica's own value."""
         return value
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    if arrays[0].ndim:
+        longest = max(len(a) for a in arrays)
+        arrays = [np.pad(a, [(0, longest - len(a)), *[(0, 0)] * (a.ndim - 1)]) for a in arrays]
+    return np.stack(arrays)
 
 
 def static_replica_id() -> int:

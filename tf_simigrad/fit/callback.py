@@ -19,6 +19,9 @@ from tf_simigrad.train.assemble import TrainParts
 
 _LOG = logging.getLogger("tf_simigrad")
 
+DENSE_TABLE_ELEMENTS = 2**25
+"""128 MiB in float32: the vocabulary of a language model, nearly all of whose rows a large batch touches, is smaller."""
+
 
 class AdaptiveBatch(keras_private.keras.callbacks.Callback):
     """Adapts the batch size inside ``model.fit``, and the learning rate with it.
@@ -49,6 +52,11 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
             not over examples (tokens, say). For models that override ``train_step``. Called in replica context, for the
             examples of one replica; not to be divided by the number of replicas.
         verbose: 0 prints nothing, 1 a line per epoch.
+        dense_table_elements: The gradient of a variable with more elements stays an ``IndexedSlices`` where it is one (an
+            embedding's): only the rows that examples have touched are summed, exchanged between replicas, measured, scaled by
+            VRGD and handed to the optimizer, which decides whether it steps the others too (momentum and Adam do). By default
+            33,554,432, which is 128 MiB; 0: every such gradient; None: none. Not on TPUs, where XLA needs static shapes, nor
+            under ``run_eagerly``: there it is dense. A ``Transform`` is given the ``IndexedSlices``, of distinct indices.
 
     Raises:
         ValueError: From here, if an argument is unusable; from ``fit``, before training, if the model, its optimizer or its
@@ -78,6 +86,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         transform: Transform | VRGD | Sequence[Transform | VRGD] | None = None,
         loss_fn: Callable[[Any, Any], Any] | None = None,
         verbose: int = 0,
+        dense_table_elements: int | None = DENSE_TABLE_ELEMENTS,
     ) -> None:
         super().__init__()
         check_workers_of_keras3(keras3_workers.is_needed_by_environment())
@@ -92,7 +101,7 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         self.verbose = verbose
         self._policy = policy
         self._rule = lr_rules.resolve(learning_rate_rule)
-        self._preparation = Preparation(policy, statistic, transform, loss_fn)
+        self._preparation = Preparation(policy, statistic, transform, loss_fn, dense_table_elements)
         self._reference_batch_size = reference_batch_size
         self._loop = self._new_loop()
         self._function: TrainFunction | None = None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_simigrad.compat import keras_private, tf_private
-from tf_simigrad.control.policy import Policy
+from tf_simigrad.control.policy import Policy, is_count
 from tf_simigrad.core.similarity import STATISTICS
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.fit import checks
@@ -21,6 +21,7 @@ class Preparation:
         statistic: Of the callback.
         transform: Of the callback.
         loss_fn: Of the callback.
+        dense_table_elements: Of the callback.
 
     Attributes:
         parts: The last train step; None before the first.
@@ -36,15 +37,22 @@ class Preparation:
         statistic: str,
         transform: Transform | VRGD | Sequence[Transform | VRGD] | None,
         loss_fn: Callable[[Any, Any], Any] | None,
+        dense_table_elements: int | None,
     ) -> None:
         if statistic not in STATISTICS:
             raise ValueError(f"statistic={statistic!r} is not known. Pass one of {', '.join(map(repr, STATISTICS))}.")
         if loss_fn is not None and not callable(loss_fn):
             raise ValueError(f"loss_fn={loss_fn!r} must be callable: loss_fn(model, data) -> mean loss of one micro-batch.")
+        if dense_table_elements is not None and not (is_count(dense_table_elements) or dense_table_elements == 0):
+            raise ValueError(
+                f"dense_table_elements={dense_table_elements!r} must be a whole number of elements, 0 or more, or None: no "
+                "gradient is kept as rows."
+            )
         self.parts: TrainParts | None = None
         self.loss_fn = loss_fn
         self._policy = policy
         self._statistic = statistic
+        self._dense_table_elements = dense_table_elements
         self._transforms = checks.transforms_of(transform)
         self._key: tuple = ()
         self._restored: dict[str, list] | None = None
@@ -80,7 +88,9 @@ class Preparation:
         key = (*keras_private.compiled_identity(model), *(id(v) for v in model.trainable_variables))
         if self.parts is None or key != self._key:
             checks.warn_of(model, replicas, self.loss_fn is not None)
-            self.parts = assemble(model, replicas, self._statistic, self._transforms, self.loss_fn)
+            self.parts = assemble(
+                model, replicas, self._statistic, self._transforms, self.loss_fn, element, self._dense_table_elements
+            )
             self._key = key
         return self.parts
 

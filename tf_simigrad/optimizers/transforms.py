@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_simigrad.compat import keras_private
+from tf_simigrad.core import trees
 from tf_simigrad.optimizers.patterns import Patterns
 
 
@@ -33,7 +34,8 @@ class Transform(abc.ABC):
         """Transforms one update's gradients. Replica context, the same on every replica.
 
         Args:
-            gradients: Mean gradients over all examples of the update, float32, unscaled; None where a variable has none.
+            gradients: Mean gradients over all examples of the update, float32, unscaled; None where a variable has none; a
+                ``tf.IndexedSlices`` of distinct indices for a large table (``AdaptiveBatch(dense_table_elements=...)``).
             variables: The trainable variables, in the same order.
 
         Returns:
@@ -46,6 +48,7 @@ class L2(Transform):
 
     Momentum and clipping act on it, the similarity does not see it. A ``kernel_regularizer`` would: it adds the same vector to
     both groups and inflates their cosine. Keras's own ``weight_decay`` is decoupled, and with momentum 0.9 ten times weaker.
+    All rows of a table decay, so that the gradient of a large one becomes dense here: exclude it where that is too much.
 
     Args:
         weight: Factor of the weights, 0 or more; the penalty is ``weight / 2 * |w|^2``.
@@ -80,7 +83,7 @@ class L2(Transform):
     def __call__(self, gradients: Sequence[tf.Tensor | None], variables: Sequence[Any]) -> Sequence[tf.Tensor | None]:
         """Adds ``weight * w``; a variable without a gradient is left without one."""
         return [
-            g if g is None or self._is_excluded(v) else g + self.weight * tf.cast(tf.convert_to_tensor(v), tf.float32)
+            g if g is None or self._is_excluded(v) else trees.dense(g) + self.weight * trees.dense(v)
             for g, v in zip(gradients, variables, strict=True)
         ]
 

@@ -82,6 +82,11 @@ class VRGD:
         return [*self._averages, self._updates] if self.ratio_momentum else []
 
     @property
+    def has_state_of_elements(self) -> bool:
+        """Whether it keeps numbers of each element from update to update."""
+        return bool(self.ratio_momentum) or self.keeps_raw
+
+    @property
     def kept_variables(self) -> list[Any]:
         """All variables that it has made: its state, and the raw gradients that it keeps for an optimizer."""
         return [*self.variables, *self._raw]

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private
-from tf_simigrad.core import trees
+from tf_simigrad.core import rows, trees
 from tf_simigrad.core.fingerprint import fingerprint
+from tf_simigrad.core.rows import Gradient
 
 LossFn = Callable[[Any, Any], Any]
 
@@ -16,13 +17,14 @@ class MicroGradient(NamedTuple):
     """The gradient of one micro-batch on one replica.
 
     Attributes:
-        weighted: Gradients of the mean loss times ``weight``, float32, unscaled; None where a variable has none.
+        weighted: Gradients of the mean loss times ``weight``, float32, unscaled; None where a variable has none; rows of
+            distinct indices where they are kept as rows.
         examples: Float32 scalar.
         weight: Float32 scalar: examples, or what ``loss_fn`` says the mean is over.
         fingerprint: Float32 scalar of the data (``core.fingerprint``).
     """
 
-    weighted: list[tf.Tensor | None]
+    weighted: list[Gradient | None]
     examples: tf.Tensor
     weight: tf.Tensor
     fingerprint: tf.Tensor
@@ -44,6 +46,11 @@ class Forward:
         self._num_replicas = num_replicas
         self._loss_fn = loss_fn
         self._loss = keras_private.own_loss_metric(model) if loss_fn is not None else None
+        self._is_rows = [False] * len(self._variables)
+
+    def keep_rows(self, is_rows: Sequence[bool]) -> None:
+        """For each variable, whether its gradient, which is an ``IndexedSlices``, is to stay rows."""
+        self._is_rows = list(is_rows)
 
     def own_metrics(self) -> dict[str, tf.Tensor]:
         """The mean loss of ``loss_fn``, where the model does not track it itself. Cross-replica context."""
@@ -63,16 +70,30 @@ class Forward:
         Returns:
             Its micro-gradient.
         """
+        gradients, examples, weight, factor = self.gradients(data)
+
+        def weighted(gradient: Gradient | None, is_rows: bool) -> Gradient | None:
+            if gradient is None:
+                return None
+            kept = rows.of_slices(gradient) if is_rows else trees.dense(gradient)
+            # multiply_no_nan: a replica without examples has the loss 0 / 0 and the weight 0
+            return rows.like([kept], [tf.math.multiply_no_nan(*rows.values([kept]), factor)])[0]
+
+        found = [weighted(gradient, is_rows) for gradient, is_rows in zip(gradients, self._is_rows, strict=True)]
+        return MicroGradient(found, examples, weight, fingerprint(tf.nest.flatten(data)))
+
+    def gradients(self, data: Any) -> tuple[list[Gradient | None], tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Gradients of what the loss is multiplied by and divided by, examples, weight, and the factor that undoes the former.
+
+        The factor makes them those of the mean loss times the weight. Replica context.
+        """
         examples = tf.cast(count_examples(data), tf.float32)
         scale = keras_optimizer.loss_scale(self._model.optimizer)
         with tf.GradientTape() as tape, keras_private.autograph_of_keras():
             loss, weight, divided_by = self._loss_of(data, examples)
             scaled = loss if scale is None else loss * scale
-        gradients = tape.gradient(scaled, self._variables)
         factor = weight * divided_by if scale is None else weight * divided_by / scale
-        # multiply_no_nan: a replica without examples has the loss 0 / 0 and the weight 0
-        weighted = [None if g is None else tf.math.multiply_no_nan(trees.dense(g), factor) for g in gradients]
-        return MicroGradient(weighted, examples, weight, fingerprint(tf.nest.flatten(data)))
+        return tape.gradient(scaled, self._variables), examples, weight, factor
 
     def _loss_of(self, data: Any, examples: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, float]:
         """Loss, weight, and by what the loss is divided: undone after the gradient, lest a float16 one overflow sooner."""

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_simigrad.compat import keras_private
+from tf_simigrad.core import rows, trees
 from tf_simigrad.distribute.replicas import Replicas
 from tf_simigrad.train.accumulator import Accumulator
 from tf_simigrad.train.forward import Forward, MicroGradient, batch_tensor
@@ -116,7 +117,7 @@ class TrainStep:
             self._update.has_gradient[index] |= gradient is not None
         norms = tf.constant(0.0)
         if self._needs_norms:
-            squares = tf.add_n([tf.reduce_sum(tf.square(g)) for g in micro.weighted if g is not None])
+            squares = trees.squared_norm(rows.values([g for g in micro.weighted if g is not None]))
             norms = tf.math.divide_no_nan(squares, micro.weight)
         present = tf.cast(micro.weight > 0, tf.float32)
         counters = tf.stack([micro.examples, micro.weight, norms, present, micro.fingerprint])

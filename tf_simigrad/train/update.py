@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.core.rows import Gradient
 from tf_simigrad.core.similarity import Measurement
 from tf_simigrad.distribute.reduction import AllToAllReduction, LocalReduction
 from tf_simigrad.distribute.reduction_records import Needs
@@ -136,7 +137,7 @@ class Update:
         if self._statistics:
             self._reduction.average(self._statistics)
 
-    def _reduce_and_measure(self, micro_steps: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    def _reduce_and_measure(self, micro_steps: tf.Tensor) -> tuple[list[Gradient], list[tf.Tensor]]:
         reduced = self._reduction(self._accumulator.read(), micro_steps)
         self.average_statistics()
         moments = reduced.moments
@@ -148,20 +149,26 @@ class Update:
             by_variable = tf.concat([measured.similarity, scale], axis=0)
         return reduced.gradients, [reported, reduced.micro_steps, reduced.fingerprints, by_variable, reduced.adapted]
 
-    def _transform_and_apply(self, gradients: Sequence[tf.Tensor | None]) -> None:
+    def _transform_and_apply(self, gradients: Sequence[Gradient | None]) -> None:
         for transform in self._transforms:
             gradients = _checked(transform, transform(gradients, self._variables), gradients)
         cast = [None if g is None else tf.cast(g, v.dtype) for g, v in zip(gradients, self._variables, strict=True)]
         keras_optimizer.apply(self._optimizer, cast, self._variables)
 
 
-def _checked(transform: Transform, after: Any, before: Sequence[tf.Tensor | None]) -> Sequence[tf.Tensor | None]:
+def _checked(transform: Transform, after: Any, before: Sequence[Gradient | None]) -> Sequence[Gradient | None]:
     """What a transform returned: one gradient per variable, each of its shape, or a ValueError."""
-    shapes = [None if g is None else g.shape for g in before]
-    given = [None if g is None else tf.convert_to_tensor(g).shape for g in after] if isinstance(after, (list, tuple)) else after
+    shapes = [_shape(g) for g in before]
+    given = [_shape(g) for g in after] if isinstance(after, (list, tuple)) else after
     if given != shapes:
         raise ValueError(
             f"{type(transform).__name__} returned gradients of shapes {given}. Expected a list with one gradient per "
             f"variable, of shapes {shapes}."
         )
     return after
+
+
+def _shape(gradient: Any) -> list | None:
+    if gradient is None:
+        return None
+    return (gradient if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)).shape.as_list()
