@@ -33,6 +33,16 @@ def test_learning_rate_attribute_holds_a_callable(tf, k):
     assert float(keras_optimizer.base_learning_rate(optimizer, tf.constant(0, tf.int64))) == pytest.approx(0.3)
 
 
+@only_tf_keras
+def test_tf_keras_says_whether_it_compiles_steps_by_xla(k):
+    """``jit_compile``, which it sets to False by itself where there is no GPU."""
+    optimizer = k.optimizers.SGD(0.1)
+    assert keras_optimizer.compiles_by_xla(optimizer) is optimizer.jit_compile
+    optimizer.jit_compile = True
+    assert keras_optimizer.compiles_by_xla(k.mixed_precision.LossScaleOptimizer(optimizer))
+    assert not keras_optimizer.compiles_by_xla(k.optimizers.legacy.SGD(0.1))
+
+
 RATES = {"SGD": (lambda k, rate: k.optimizers.SGD(rate), lambda rate: 1 - rate),
          # a first step of Adam is the rate in the direction of the gradient; decoupled decay takes rate * decay of the weight
          "AdamW": (lambda k, rate: k.optimizers.AdamW(rate, weight_decay=0.5), lambda rate: 1 - 0.5 * rate - rate),

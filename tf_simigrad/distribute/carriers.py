@@ -1,4 +1,4 @@
-"""What brings the replicas' sums to the shards on which they are compared, and these to all: whole variables, or rows of tables."""
+"""What carries the replicas' sums to shards, where they are compared, and these to all: whole variables, rows of tables."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
