@@ -6,9 +6,10 @@ from typing import Any
 import tf_simigrad as sg
 from models.tasks import TASKS
 from models.tasks.base import Task
+from tf_simigrad.fit.limits import DENSE_TABLE_ELEMENTS
 
 CHOICES = {
-    "optimizer": ("momentum", "adam", "adamw", "lars", "lamb"),
+    "optimizer": ("sgd", "momentum", "adam", "adamw", "lars", "lamb"),
     "schedule": ("constant", "cosine", "linear", "steps"),
     "precision": ("float32", "bfloat16"),
     "statistic": ("two_groups", "two_groups_by_variable", "all_pairs"),
@@ -18,7 +19,7 @@ CHOICES = {
 AT_LEAST_ONE = ("epochs", "micro_batch_size", "reference_batch_size", "validation_batch_size")
 NOT_NEGATIVE = (
     "max_updates", "seed", "learning_rate", "momentum", "l2", "weight_decay", "global_clipnorm", "vrgd_gamma", "warmup_epochs",
-    "examples_per_epoch", "validation_examples",
+    "examples_per_epoch", "validation_examples", "dense_table_elements",
 )  # fmt: skip
 DECAYS_BY_ITSELF = ("adamw", "lars", "lamb")
 POLICIES = ("SimiGrad", "NoiseScale", "FixedBatch")
@@ -37,9 +38,9 @@ class Experiment:
         micro_batch_size: Examples per replica in one forward and backward pass.
         reference_batch_size: The batch size that `learning_rate` is meant for, over all replicas.
         learning_rate: At its highest.
-        optimizer: "momentum" (SGD), "adam", "adamw", "lars" or "lamb".
-        momentum: Of momentum and LARS.
-        l2: Weight of the coupled L2 penalty of momentum and Adam: gradient += l2 * weight.
+        optimizer: "sgd" (without momentum), "momentum" (SGD with it), "adam", "adamw", "lars" or "lamb".
+        momentum: Of momentum and LARS; the others do not use it.
+        l2: Weight of the coupled L2 penalty of SGD, momentum and Adam: gradient += l2 * weight.
         weight_decay: Of AdamW (decoupled), LARS and LAMB (inside the trust ratio); not of biases and normalisations.
         global_clipnorm: The mean gradient of an update is scaled down to this norm; 0: it is not.
         vrgd_gamma: Lower clip of VRGD, 0.1 in the paper; 0: without VRGD.
@@ -50,6 +51,7 @@ class Experiment:
         statistic: What is measured of the gradients: "two_groups", "two_groups_by_variable" or "all_pairs".
         learning_rate_rule: How the rate follows the batch size: "sqrt", "linear", "adascale" or "none".
         precision: Of the forward and backward pass, "float32" or "bfloat16" (for TPUs); weights and statistics are float32.
+        dense_table_elements: Gradients of embedding tables with more elements are kept as rows; see `AdaptiveBatch`.
         seed: Of weights, order and augmentation.
         max_updates: Ends training after this many updates; 0: no limit.
         validation_batch_size: Examples in one element of the validation data, over all replicas.
@@ -78,6 +80,7 @@ class Experiment:
     statistic: str = "two_groups"
     learning_rate_rule: str = "sqrt"
     precision: str = "float32"
+    dense_table_elements: int = DENSE_TABLE_ELEMENTS
     seed: int = 0
     max_updates: int = 0
     validation_batch_size: int = 500

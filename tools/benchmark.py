@@ -1,23 +1,28 @@
-"""What the callback costs beside plain fit: python -m tools.benchmark wire|overhead [options]; see --help.
+"""What the callback costs, and whether the data keeps up: python -m tools.benchmark wire|overhead|pipeline; see --help.
 
 wire: bytes that one replica sends per update, counted in the traced graph of the update, over those that a ring all-reduce of
 the gradient sends; with --workers, what as many real processes send by the counters of the loopback interface, over what they
 send in plain fit. overhead: time per example of fit with the callback at a fixed batch size, over that of fit without it.
+pipeline: examples per second of an experiment's training data over those of its training step, and what fit makes of both.
 Each prints one JSON object whose key "ratio" is the result; what happens meanwhile is said on the standard error stream.
 """
 
 import contextlib
 import json
+import math
 import sys
+from pathlib import Path
 
 from tools.command_line import Parser
-from tools.train import choose_keras
+from tools.overrides import apply_overrides
+from tools.train import choose_keras, load_config
 
-MIN_REPLICAS = {"wire": 2, "overhead": 1}
+MIN_REPLICAS = {"wire": 2, "overhead": 1, "pipeline": 1}
 
 
 def parse_arguments(arguments):
-    parser = Parser(prog="tools.benchmark", description="What the callback costs beside plain fit, as one JSON object.")
+    what = "What the callback costs, and whether the data keeps up, as one JSON object."
+    parser = Parser(prog="tools.benchmark", description=what)
     commands = parser.add_subparsers(dest="command", required=True)
     wire = commands.add_parser("wire", help="bytes per update that one replica sends, over those of a ring all-reduce")
     wire.add_argument("--elements", type=int, default=2**22, metavar="N", help="of the gradient, at least (default: 16 MiB)")
@@ -30,9 +35,16 @@ def parse_arguments(arguments):
     overhead.add_argument("--steps", type=int, default=20, metavar="N", help="timed per block (default: 20)")
     overhead.add_argument("--examples", type=int, default=192, metavar="N", help="per dataset element (default: 192)")
     overhead.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of the blocks and the resampling")
-    for name, command in (("wire", wire), ("overhead", overhead)):
-        least = MIN_REPLICAS[name]
-        command.add_argument("--replicas", type=int, default=least, metavar="N", help=f"logical CPU devices (default: {least})")
+    pipeline = commands.add_parser("pipeline", help="examples per second of the training data, over those of the step")
+    pipeline.add_argument("config", metavar="CONFIG", help="as for tools.train")
+    pipeline.add_argument("--data-dir", type=Path, metavar="DIR", help="as for tools.train")
+    pipeline.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as for tools.train")
+    pipeline.add_argument("--blocks", type=int, default=10, metavar="N", help="of each of three kinds (default: 10)")
+    timed = "of a block, after half as long a warm-up (default: 3)"
+    pipeline.add_argument("--seconds", type=float, default=3.0, metavar="S", help=timed)
+    for name, command in commands.choices.items():
+        least, devices = MIN_REPLICAS[name], "logical CPU devices, or GPUs" if name == "pipeline" else "logical CPU devices"
+        command.add_argument("--replicas", type=int, default=least, metavar="N", help=f"{devices} (default: {least})")
         command.add_argument("--keras", choices=("tf_keras", "keras3"), help="default: as TF_USE_LEGACY_KERAS says")
     return parser, parser.parse_args(arguments)
 
@@ -48,6 +60,8 @@ def check(args):
     for name, value in vars(args).items():
         if name in least and value < least[name]:
             raise ValueError(f"--{name} {value}: expected {least[name]} or more")
+    if args.command == "pipeline" and not (args.seconds > 0 and math.isfinite(args.seconds)):
+        raise ValueError(f"--seconds {args.seconds}: expected a time, more than 0")
     if args.command == "wire" and args.workers and args.vrgd != "none":
         raise ValueError(f"--vrgd {args.vrgd}: counted in the traced graph only; leave out --workers")
     if args.command == "overhead":
@@ -55,6 +69,15 @@ def check(args):
             raise ValueError(f"--examples {args.examples}: expected a multiple of --replicas {args.replicas}")
         if args.steps % micro_steps(args.replicas):
             raise ValueError(f"--steps {args.steps}: expected an even number: with one replica an update takes two")
+
+
+def experiment_of(args):
+    """What is timed by "pipeline", its data found; None for the others, which have models of their own."""
+    if args.command != "pipeline":
+        return None
+    experiment = apply_overrides(load_config(args.config), args.set)
+    experiment.task.check_data(args.data_dir)
+    return experiment
 
 
 def make_strategy(replicas):
@@ -69,10 +92,12 @@ def make_strategy(replicas):
     return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
 
 
-def measure(args):
+def measure(args, experiment):
     # Only now is TensorFlow imported.
     from tools.strategies import versions
 
+    if args.command == "pipeline":
+        return {**measure_pipeline(args, experiment), "replicas": args.replicas, **versions()}
     if args.command == "wire" and args.workers:
         from tools import benchmark_wire_workers
 
@@ -91,15 +116,24 @@ def measure(args):
     return {**result, "replicas": args.replicas, **versions()}
 
 
+def measure_pipeline(args, experiment):
+    from tools import benchmark_pipeline, strategies
+
+    # Unlike the others on what a training would run on.
+    strategy = strategies.make_strategy("default" if args.replicas == 1 else "mirrored", args.replicas)
+    return benchmark_pipeline.measure(strategy, experiment, experiment.task.load(args.data_dir), args.blocks, args.seconds)
+
+
 def main(arguments=None):
     parser, args = parse_arguments(arguments)
     try:
         check(args)
-        choose_keras(args.keras)
+        experiment = experiment_of(args)
+        choose_keras(args.keras, only=experiment and experiment.task.only_keras)
         # Nothing but the result may reach the standard output.
         with contextlib.redirect_stdout(sys.stderr):
-            result = measure(args)
-    except (ValueError, ImportError) as error:
+            result = measure(args, experiment)
+    except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))
     print(json.dumps(result))
 

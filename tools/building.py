@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 import tf_simigrad as sg
+from tf_simigrad.compat.keras_private import KERAS_3
 from tf_simigrad.optimizers.patterns import BIASES_AND_NORMS
 from tf_simigrad.optimizers.vr_optimizers import RATIO_MOMENTUM
 
@@ -65,6 +66,10 @@ def optimizer(experiment, rate):
     clip = {"global_clipnorm": experiment.global_clipnorm or None}
     decay = experiment.weight_decay
     match experiment.optimizer:
+        case "sgd":
+            # tf_keras's newer SGD keeps and multiplies a momentum of the size of every table, even one of 0.
+            sgd = tf.keras.optimizers.SGD if KERAS_3 else tf.keras.optimizers.legacy.SGD
+            return sgd(rate, momentum=0.0, **clip)
         case "lars":
             return sg.LARS(rate, momentum=experiment.momentum, weight_decay=decay, **clip)
         case "lamb":
@@ -108,4 +113,5 @@ def callback(experiment):
         reference_batch_size=experiment.reference_batch_size,
         transform=transforms(experiment),
         loss_fn=experiment.task.loss_fn,
+        dense_table_elements=experiment.dense_table_elements,
     )

@@ -103,6 +103,13 @@ class Task(abc.ABC):
     def serving_inputs(self, data: Data) -> dict[str, dict]:
         """For each signature inputs to try it with, by name, as arrays."""
 
+    def ceiling(self, data_dir: Any) -> float | None:
+        """The headline of the best possible model on all of the data for validation; None where nobody knows it.
+
+        Asked after ``check_data``, and before TensorFlow is imported.
+        """
+        return None
+
     def encoder_of(self, model: Any) -> Any:
         """The part of a model that other tasks can start from, or None."""
         return None

@@ -59,6 +59,8 @@ def test_a_config_says_where_it_comes_from_and_how_to_run_it(name):
         ({"epochs": 9, "schedule": "steps", "step_epochs": (9,)}, "expected to rise between warm-up and epochs=9"),
         ({"optimizer": "lamb", "l2": 1e-4}, "l2=0.0001: lamb decays by itself; set weight_decay"),
         ({"weight_decay": 1e-4}, "weight_decay=0.0001: momentum has none; set l2"),
+        ({"optimizer": "sgd", "weight_decay": 1e-4}, "weight_decay=0.0001: sgd has none; set l2"),
+        ({"optimizer": "SGD"}, "optimizer='SGD': expected one of sgd, momentum, adam"),
         ({"vrgd_groups": "devices"}, "vrgd_groups='devices'"),
         ({"examples_per_epoch": -1}, "examples_per_epoch=-1: expected 0 or more"),
         ({"statistic": "cosine"}, "statistic='cosine'"),
@@ -74,6 +76,11 @@ def test_a_config_says_where_it_comes_from_and_how_to_run_it(name):
 def test_what_cannot_work_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
         Experiment(**{**VALID, **change})
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_what_does_not_decay_by_itself_may_have_a_penalty(optimizer):
+    assert Experiment(**VALID, optimizer=optimizer, l2=5e-4).l2 == 5e-4
 
 
 @pytest.mark.parametrize(

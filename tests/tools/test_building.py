@@ -123,6 +123,8 @@ def weights_after(tf, optimizer, model, gradients):
 
 # Of the experiment's settings, and what the oracle is given of a kernel, and of what neither decays nor is adapted.
 OPTIMIZERS = {
+    # The experiment's momentum is not for it.
+    "sgd": ({"momentum": 0.8}, oracles.lars_weights, {"momentum": 0.0, "adapted": False}, {}),
     "momentum": ({"momentum": 0.8}, oracles.lars_weights, {"momentum": 0.8, "adapted": False}, {}),
     "adam": ({}, oracles.lamb_weights, {"epsilon": 1e-7, "adapted": False}, {}),
     "adamw": (
@@ -186,11 +188,11 @@ def test_of_bert_kernels_and_embeddings_decay_and_nothing_else(tf, name):
     assert others == {"bias:0", "gamma:0", "beta:0"}
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam", "adamw", "lars", "lamb"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "lars", "lamb"])
 def test_the_ratio_of_vrgd_has_a_momentum_where_the_optimizer_builds_moments(optimizer):
     (vrgd,) = building.transforms(experiment(optimizer=optimizer, vrgd_gamma=0.2, vrgd_groups="replicas"))
     assert isinstance(vrgd, sg.VRGD) and (vrgd.gamma, vrgd.upper, vrgd.groups) == (0.2, 1.0, "replicas")
-    assert vrgd.ratio_momentum == (0.0 if optimizer in ("momentum", "lars") else 0.9)
+    assert vrgd.ratio_momentum == (0.0 if optimizer in ("sgd", "momentum", "lars") else 0.9)
 
 
 def test_vrgd_comes_before_the_penalty():

@@ -9,6 +9,7 @@ from tf_simigrad.control.policy import Policy, check_bounds, is_count
 from tf_simigrad.core import lr_rules
 from tf_simigrad.fit.checks import check_workers_of_keras3
 from tf_simigrad.fit.control_loop import ControlLoop, LoopState
+from tf_simigrad.fit.limits import DENSE_TABLE_ELEMENTS
 from tf_simigrad.fit.preparation import Preparation
 from tf_simigrad.fit.slot import TrainFunctionSlot
 from tf_simigrad.fit.train_function import END_OF_DATA, TrainFunction
@@ -18,9 +19,6 @@ from tf_simigrad.records import UpdateRecord
 from tf_simigrad.train.assemble import TrainParts
 
 _LOG = logging.getLogger("tf_simigrad")
-
-DENSE_TABLE_ELEMENTS = 2**25
-"""128 MiB in float32: the vocabulary of a language model, nearly all of whose rows a large batch touches, is smaller."""
 
 
 class AdaptiveBatch(keras_private.keras.callbacks.Callback):
