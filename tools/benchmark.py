@@ -1,8 +1,9 @@
-"""What the callback costs, and whether the data keeps up: python -m tools.benchmark wire|overhead|pipeline; see --help.
+"""What the callback costs, and whether the data keeps up: python -m tools.benchmark wire|overhead|rows|pipeline; see --help.
 
 wire: bytes that one replica sends per update, counted in the traced graph of the update, over those that a ring all-reduce of
 the gradient sends; with --workers, what as many real processes send by the counters of the loopback interface, over what they
 send in plain fit. overhead: time per example of fit with the callback at a fixed batch size, over that of fit without it.
+rows: time per example where the gradient of an embedding table stays rows, over that of the dense gradient.
 pipeline: examples per second of an experiment's training data over those of its training step, and what fit makes of both.
 Each prints one JSON object whose key "ratio" is the result; what happens meanwhile is said on the standard error stream.
 """
@@ -17,7 +18,7 @@ from tools.command_line import Parser
 from tools.overrides import apply_overrides
 from tools.train import choose_keras, load_config
 
-MIN_REPLICAS = {"wire": 2, "overhead": 1, "pipeline": 1}
+MIN_REPLICAS = {"wire": 2, "overhead": 1, "rows": 1, "pipeline": 1}
 
 
 def parse_arguments(arguments):
@@ -31,10 +32,14 @@ def parse_arguments(arguments):
     wire.add_argument("--workers", action="store_true", help="real processes, counted by the loopback interface (Linux)")
     wire.add_argument("--updates", type=int, default=20, metavar="N", help="counted with --workers (default: 20)")
     overhead = commands.add_parser("overhead", help="time per example, over that of plain fit")
-    overhead.add_argument("--blocks", type=int, default=20, metavar="N", help="of each kind, in pairs (default: 20)")
-    overhead.add_argument("--steps", type=int, default=20, metavar="N", help="timed per block (default: 20)")
-    overhead.add_argument("--examples", type=int, default=192, metavar="N", help="per dataset element (default: 192)")
-    overhead.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of the blocks and the resampling")
+    rows = commands.add_parser("rows", help="time per example with a table's gradient as rows, over the dense gradient")
+    rows.add_argument("--table-rows", type=int, default=1_000_000, metavar="N", help="of the table (default: a million)")
+    for paired, examples in ((overhead, 192), (rows, 2048)):
+        paired.add_argument("--blocks", type=int, default=20, metavar="N", help="of each kind, in pairs (default: 20)")
+        paired.add_argument("--steps", type=int, default=20, metavar="N", help="timed per block (default: 20)")
+        said = f"per dataset element (default: {examples:,})"
+        paired.add_argument("--examples", type=int, default=examples, metavar="N", help=said)
+        paired.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of the blocks and the resampling")
     pipeline = commands.add_parser("pipeline", help="examples per second of the training data, over those of the step")
     pipeline.add_argument("config", metavar="CONFIG", help="as for tools.train")
     pipeline.add_argument("--data-dir", type=Path, metavar="DIR", help="as for tools.train")
@@ -55,16 +60,16 @@ def micro_steps(replicas):
 
 
 def check(args):
-    least = {"elements": 1, "updates": 1, "blocks": 2, "steps": 1, "examples": 1, "seed": 0}
+    least = {"elements": 1, "updates": 1, "blocks": 2, "steps": 1, "examples": 1, "seed": 0, "table_rows": 2}
     least["replicas"] = MIN_REPLICAS[args.command]
     for name, value in vars(args).items():
         if name in least and value < least[name]:
-            raise ValueError(f"--{name} {value}: expected {least[name]} or more")
+            raise ValueError(f"--{name.replace('_', '-')} {value}: expected {least[name]} or more")
     if args.command == "pipeline" and not (args.seconds > 0 and math.isfinite(args.seconds)):
         raise ValueError(f"--seconds {args.seconds}: expected a time, more than 0")
     if args.command == "wire" and args.workers and args.vrgd != "none":
         raise ValueError(f"--vrgd {args.vrgd}: counted in the traced graph only; leave out --workers")
-    if args.command == "overhead":
+    if args.command in ("overhead", "rows"):
         if args.examples % args.replicas:
             raise ValueError(f"--examples {args.examples}: expected a multiple of --replicas {args.replicas}")
         if args.steps % micro_steps(args.replicas):
@@ -108,11 +113,11 @@ def measure(args, experiment):
 
         result = benchmark_wire.measure(strategy, args.elements, args.vrgd)
     else:
-        from tools import benchmark_overhead
+        from tools import benchmark_overhead, benchmark_rows
 
-        result = benchmark_overhead.measure(
-            strategy, micro_steps(args.replicas), args.blocks, args.steps, args.examples, args.seed
-        )
+        common = (strategy, micro_steps(args.replicas), args.blocks, args.steps, args.examples, args.seed)
+        rows = args.command == "rows"
+        result = benchmark_rows.measure(*common, args.table_rows) if rows else benchmark_overhead.measure(*common)
     return {**result, "replicas": args.replicas, **versions()}
 
 

@@ -43,7 +43,23 @@ def measure(strategy, micro_steps, blocks, steps, examples, seed):
     models = {name: make_model(strategy) for name in ("plain", "adaptive")}
     # One callback for all blocks: it keeps its traces as long as the model stays the same.
     adaptive = sg.AdaptiveBatch(sg.FixedBatch(micro_steps * examples), learning_rate_rule="none")
-    callbacks = {"plain": [], "adaptive": [adaptive]}
+    return side_by_side(models, {"plain": None, "adaptive": adaptive}, dataset, micro_steps, blocks, steps, examples, seed)
+
+
+def side_by_side(models, adaptive, dataset, micro_steps, blocks, steps, examples, seed):
+    """Times fit of two models, called "plain" and "adaptive", in blocks whose order is drawn.
+
+    Args:
+        models: By name.
+        adaptive: The ``AdaptiveBatch`` of each, or None.
+        dataset: Endless elements.
+        micro_steps: Elements of an update.
+        blocks: Of each.
+        steps: Elements of a block that are timed.
+        examples: Of an element.
+        seed: Of the order and the resampling.
+    """
+    callbacks = {name: [] if callback is None else [callback] for name, callback in adaptive.items()}
 
     def ms_per_example(name, steps):
         # The first update is not timed, and the timed steps are whole updates: none is counted without its micro-steps.
@@ -65,8 +81,9 @@ def measure(strategy, micro_steps, blocks, steps, examples, seed):
             ratio, cpu_ratio = times["adaptive"][-1] / times["plain"][-1]
             ms = f"{examples * times['plain'][-1][0]:.1f}"
             progress.add(ms_per_step=ms, ratio=f"{ratio:.4f}", cpu_ratio=f"{cpu_ratio:.4f}")
-    if adaptive.traces != 1:
-        raise ValueError(f"the callback's functions were traced {adaptive.traces} times: tracing was timed as well")
+    traces = [callback.traces for callback in adaptive.values() if callback is not None]
+    if set(traces) != {1}:
+        raise ValueError(f"the callback's functions were traced {max(traces)} times: tracing was timed as well")
     return {
         **summarise(times, seed),
         "plain_ms_per_step": float(np.median([wall for wall, _ in times["plain"]])) * examples,

@@ -160,6 +160,17 @@ def test_times_per_example(replicas, micro_steps):
     assert found["plain_ms_per_step"] == pytest.approx(4 * found["plain_ms_per_example"])
 
 
+def test_rows_are_timed_beside_the_dense_gradient():
+    found = result("rows", "--table-rows", 300, "--blocks", 2, "--steps", 2, "--examples", 8)
+    assert set(found) == COMMON | {
+        "ratio_interval", "cpu_ratio", "cpu_ratio_interval", "rows_ms_per_example", "dense_ms_per_example", "blocks", "steps",
+        "micro_steps", "examples_per_element", "cores", "table_rows", "table_width", "touched_rows",
+    }  # fmt: skip
+    assert (found["table_rows"], found["blocks"], found["micro_steps"]) == (300, 2, 2)
+    assert 1 <= found["touched_rows"] <= 32
+    assert found["ratio"] > 0 and min(found["rows_ms_per_example"], found["dense_ms_per_example"]) > 0
+
+
 @pytest.fixture
 def overhead(tf):
     from tools import benchmark_overhead
@@ -202,6 +213,8 @@ def test_the_interval_is_that_of_the_median(overhead):
         (["overhead", "--blocks", 1], "--blocks 1: expected 2 or more"),
         (["overhead", "--steps", 0], "--steps 0: expected 1 or more"),
         (["overhead", "--steps", 3], "--steps 3: expected an even number: with one replica an update takes two"),
+        (["rows", "--table-rows", 1], "--table-rows 1: expected 2 or more"),
+        (["rows", "--replicas", 3], "--examples 2048: expected a multiple of --replicas 3"),
         (["overhead", "--replicas", 5], "--examples 192: expected a multiple of --replicas 5"),
     ],
 )
