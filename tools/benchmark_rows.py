@@ -1,4 +1,4 @@
-"""Time per example of fit where an embedding's gradient stays rows, beside that of the dense gradient, in alternating blocks."""
+"""Time per example of fit where an embedding's gradient stays rows, beside the dense gradient, in alternating blocks."""
 
 import numpy as np
 import tensorflow as tf

@@ -135,12 +135,13 @@ def test_a_variable_has_the_part_of_one_replica(tf, strategy):
 
 
 def test_large_variables_without_values(tf):
-    """``_create_variable``, ``raw_ops.Empty``: shapes and types are as ever, and small variables have their values."""
+    """``_create_variable``, ``UninitializedVariable``: shapes and types are as ever, small variables have their values."""
     strategy = tpu_description.described_strategy(REPLICAS, with_values=False)
+    shape = [10_000_000, 1000]  # 20 GB
     with strategy.scope():
-        large = tf.Variable(lambda: tf.ones([1000, 200], tf.bfloat16))
+        large = tf.Variable(lambda: tf.ones(shape, tf.bfloat16), shape=shape, dtype=tf.bfloat16, trainable=False)
         small = tf.Variable(lambda: tf.ones([3]))
-    assert (large.shape.as_list(), large.dtype) == ([1000, 200], tf.bfloat16)
+    assert (large.shape.as_list(), large.dtype, large.trainable) == (shape, tf.bfloat16, False)
     np.testing.assert_array_equal(small.values[0].numpy(), np.ones(3))
 
 

@@ -5,6 +5,7 @@ each variable the first replica's alone is made, on the CPU, as the program is t
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
@@ -13,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.distribute import tpu_strategy
 from tensorflow.python.eager.polymorphic_function import compiler_ir
-from tensorflow.python.ops import gen_tpu_ops
+from tensorflow.python.ops import gen_tpu_ops, resource_variable_ops
 from tensorflow.python.tpu import tpu_function, tpu_replication, tpu_system_metadata
 
 from tf_simigrad.compat import xla_private
@@ -79,20 +80,24 @@ def described_strategy(replicas: int, with_values: bool = True) -> tf.distribute
     extended._tpu_devices = np.array([[_DEVICE.format("CPU")]], dtype=object)
     strategy._enable_packed_variable_in_eager_mode = False  # a packed variable is nothing that can be lowered
     if not with_values:
-        with_memory = extended._create_variable
-        extended._create_variable = lambda creator, **made_of: with_memory(creator, **_without_values(made_of))
+        extended._create_variable = functools.partial(_without_values, extended._create_variable)
     return strategy
 
 
-def _without_values(made_of: dict) -> dict:
-    """Arguments of a variable whose memory is reserved and never written, where it is large."""
-    value = made_of["initial_value"]
-    shape = made_of.get("shape")
+def _without_values(create_variable: Callable, creator: Callable, **made_of: Any) -> Any:
+    """Makes a variable, of a shape and a dtype only if it is large."""
+    value, shape = made_of["initial_value"], made_of.get("shape")
     shape = tf.TensorShape(value.shape if shape is None and isinstance(value, tf.Tensor) else shape)
     if not shape.is_fully_defined() or shape.num_elements() < _LARGE:
-        return made_of
+        return create_variable(creator, **made_of)
     dtype = made_of.get("dtype") or (value.dtype if isinstance(value, tf.Tensor) else tf.float32)
-    return {**made_of, "initial_value": lambda: tf.raw_ops.Empty(shape=shape, dtype=dtype, init=False)}
+
+    def described(**kept: Any) -> tf.Variable:
+        named = {name: kept[name] for name in ("trainable", "name", "synchronization", "aggregation") if name in kept}
+        return resource_variable_ops.UninitializedVariable(shape=shape, dtype=dtype, **named)
+
+    # The strategy computes the initial value before it asks for a variable.
+    return create_variable(described, **{**made_of, "initial_value": tf.zeros([], dtype)})
 
 
 def replica_function(strategy: tf.distribute.TPUStrategy, fn: Callable, specs: tuple) -> Any:

@@ -102,9 +102,10 @@ class Replicas:
         """
         with self.scope():
             return tf.Variable(
-                tf.zeros([length or 0 for length in shape], dtype),
+                lambda: tf.zeros([length or 0 for length in shape], dtype),
                 trainable=False,
                 name=name,
+                dtype=dtype,
                 shape=tf.TensorShape(shape),
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.NONE,
