@@ -44,6 +44,7 @@ setup(
             "tensorflow-text==2.20.1",
             # On a Mac it asks for tensorflow-macos, which ended with TensorFlow 2.16.
             "tensorflow-recommenders==0.7.7; sys_platform != 'darwin'",
+            "scikit-learn",
             "tokenizers==0.23.3",
             "safetensors==0.8.0",
         ],

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -12,8 +13,25 @@ SHUFFLED_TOGETHER = 8192
 FILES_READ_AT_ONCE = 16
 
 
-def _passes(files: Sequence[str], seed: int, first: int) -> tf.data.Dataset:
-    """Serialized records of endless passes over the files, each pass in its own order."""
+class PerRecord(NamedTuple):
+    """Reads each record by itself, many at a time: where a record is work for a core, and has random numbers of its own.
+
+    Attributes:
+        read: ``read(record, record_seed)`` from a serialized record, a string [], and an int64 [2] that depends on (seed, pass
+            over the data, place in the pass) to an example. In an evaluation it is given the record only.
+        shuffled_together: In place of ``SHUFFLED_TOGETHER``, where records are large: about three times as many are in memory.
+    """
+
+    read: Callable
+    shuffled_together: int
+
+
+def _passes(files: Sequence[str], seed: int, first: int, shuffled_together: int) -> tf.data.Dataset:
+    """Serialized records of endless passes over the files, each pass in its own order.
+
+    Returns:
+        A dataset of (record, a seed of the pass for what is done with its records, place in the pass).
+    """
     names = tf.constant([str(file) for file in files])
 
     def one_pass(number):
@@ -32,7 +50,12 @@ def _passes(files: Sequence[str], seed: int, first: int) -> tf.data.Dataset:
                 block_records, tf.random.experimental.stateless_fold_in(pass_seed, block + 1)
             )
 
-        return records.batch(SHUFFLED_TOGETHER).enumerate().map(shuffled).unbatch()
+        blocks = records.batch(shuffled_together).enumerate().map(shuffled).prefetch(1)
+        # Blocks have 1 and more.
+        of_records = tf.random.experimental.stateless_fold_in(pass_seed, tf.constant(0, tf.int64))
+        return tf.data.Dataset.zip(
+            blocks.unbatch(), tf.data.Dataset.from_tensors(of_records).repeat(), tf.data.Dataset.counter()
+        )
 
     return tf.data.Dataset.counter(first).flat_map(one_pass)
 
@@ -40,7 +63,7 @@ def _passes(files: Sequence[str], seed: int, first: int) -> tf.data.Dataset:
 def epochs_dataset(
     files: Sequence[str | Path],
     examples: int,
-    parse: Callable,
+    parse: Callable | PerRecord,
     element: int,
     seed: int,
     initial_epoch: int,
@@ -54,7 +77,7 @@ def epochs_dataset(
     Args:
         files: TFRecord files.
         examples: How many records they hold.
-        parse: From serialized records, a string [element], to what the model's ``fit`` takes.
+        parse: From serialized records, a string [element], to what the model's ``fit`` takes; or how to read one record.
         element: Examples of an element, over all replicas.
         seed: Any integer.
         initial_epoch: The epoch that the dataset starts with.
@@ -69,13 +92,34 @@ def epochs_dataset(
     if examples_per_epoch % element:
         raise ValueError(f"examples_per_epoch={examples_per_epoch}: expected a multiple of the {element} of an element")
     first, skipped = divmod(initial_epoch * examples_per_epoch, examples)
-    records = _passes(files, seed, first).skip(skipped).batch(element, drop_remainder=True)
-    dataset = records.map(parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    per_record = isinstance(parse, PerRecord)
+    records = _passes(files, seed, first, parse.shuffled_together if per_record else SHUFFLED_TOGETHER).skip(skipped)
+    if per_record:
+
+        def read(record, of_records, place):
+            return parse.read(record, tf.random.experimental.stateless_fold_in(of_records, place))
+
+        dataset = _batches_of_read(records, read, element, drop_remainder=True)
+    else:
+        batches = records.batch(element, drop_remainder=True)
+        dataset = batches.map(lambda found, *_: parse(found), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return shared_by_element(dataset.prefetch(tf.data.AUTOTUNE))
 
 
-def evaluation_dataset(files: Sequence[str | Path], examples: int, parse: Callable, element: int) -> tf.data.Dataset:
+def evaluation_dataset(
+    files: Sequence[str | Path], examples: int, parse: Callable | PerRecord, element: int
+) -> tf.data.Dataset:
     """The first so many examples of the files, once, in order; the last element may hold fewer."""
     records = tf.data.TFRecordDataset([str(file) for file in files]).take(examples)
-    dataset = records.batch(element, drop_remainder=examples % element == 0)
-    return shared_by_element(dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
+    # Where nothing remains, shapes are static.
+    drop_remainder = examples % element == 0
+    if isinstance(parse, PerRecord):
+        dataset = _batches_of_read(records, parse.read, element, drop_remainder)
+    else:
+        dataset = records.batch(element, drop_remainder).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    return shared_by_element(dataset.prefetch(tf.data.AUTOTUNE))
+
+
+def _batches_of_read(records: tf.data.Dataset, read: Callable, element: int, drop_remainder: bool) -> tf.data.Dataset:
+    examples = records.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    return examples.batch(element, drop_remainder, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -8,7 +8,11 @@ from tools.command_line import Parser
 KINDS = {
     "bert-pretraining": "text to masked sequences of tokens, in TFRecord files",
     "squad": "SQuAD 1.1 questions to windows of tokens, in a TFRecord file",
+    "criteo": "click logs in Criteo's layout to rows of embedding tables, in TFRecord files",
+    "clicks": "generated click logs in Criteo's layout, with the best AUC that a model can have",
     "bert-weights": "a published BERT to the encoder of tf-models-official",
+    "imagenet": "folders of labelled images, or a data set of TFDS, to JPEG in TFRecord files",
+    "cifar10-jpeg": "CIFAR-10 to folders of JPEG files, for imagenet at small size",
 }
 
 

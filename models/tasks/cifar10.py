@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from models.cifar_networks import depth_of
-from models.tasks.arrays import ArrayData, Classification
+from models.tasks.arrays import ArrayClassification, ArrayData
 
 
 @dataclass(frozen=True)
-class Cifar10(Classification):
+class Cifar10(ArrayClassification):
     """CIFAR-10 with its usual augmentation, by shifts and mirroring.
 
     Attributes:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from models.tasks.arrays import ArrayData, Classification
+from models.tasks.arrays import ArrayClassification, ArrayData
 
 
 @dataclass(frozen=True)
-class Digits(Classification):
+class Digits(ArrayClassification):
     """scikit-learn's digits and a small convolutional network. It has no settings."""
 
     def check_data(self, data_dir):

@@ -166,3 +166,68 @@ def test_evaluation_holds_the_first_examples_in_order(files, examples, lengths):
 def test_shapes_of_evaluation_are_static_where_nothing_remains(files):
     shapes = [record_pipeline.evaluation_dataset(files, n, parse, ELEMENT).element_spec.shape[0] for n in (8, 9)]
     assert shapes == [ELEMENT, None]
+
+
+def per_record(shuffled_together=BLOCK):
+    """Reads (number, seed) of a training's record, and the number of one for evaluation."""
+
+    def read(record, *seed):
+        number = tf.io.parse_single_example(record, {"number": tf.io.FixedLenFeature([], tf.int64)})["number"]
+        return (number, *seed)
+
+    return record_pipeline.PerRecord(read, shuffled_together)
+
+
+def numbers_and_seeds(files, elements, shuffled_together=BLOCK, **changes):
+    """Of the first so many elements (number, seed), one record after the other."""
+    arguments = {"seed": 3, "initial_epoch": 0, "examples_per_epoch": PER_EPOCH, "element": ELEMENT, **changes}
+    found = record_pipeline.epochs_dataset(files, EXAMPLES, per_record(shuffled_together), **arguments)
+    pairs = [
+        (n, tuple(s)) for element in itertools.islice(found, elements) for n, s in zip(*map(np.array, element), strict=True)
+    ]
+    return [(int(number), tuple(map(int, seed))) for number, seed in pairs]
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 7])
+@pytest.mark.parametrize("seed", [0, -5, 2**40])
+def test_single_records_come_in_the_order_of_batches_with_seeds_of_their_pass_and_place(files, epoch, seed):
+    per_epoch = PER_EPOCH // ELEMENT
+    from_the_start = numbers_and_seeds(files, (epoch + 2) * per_epoch, seed=seed)
+    assert [number for number, _ in from_the_start] == numbers(files, (epoch + 2) * per_epoch, seed=seed)
+    begun_later = numbers_and_seeds(files, 2 * per_epoch, seed=seed, initial_epoch=epoch)
+    assert begun_later == from_the_start[epoch * PER_EPOCH :]
+
+
+def test_no_two_records_of_passes_and_seeds_have_the_same_seed(files):
+    found = [of_record for seed in (0, 1, 2**33) for _, of_record in numbers_and_seeds(files, 2 * EXAMPLES, seed=seed)]
+    assert len(set(found)) == len(found) == 3 * 2 * EXAMPLES * ELEMENT
+
+
+def test_the_global_seed_does_not_change_those_of_records(files):
+    found = numbers_and_seeds(files, EXAMPLES)
+    tf.random.set_seed(17)
+    assert numbers_and_seeds(files, EXAMPLES) == found
+
+
+def test_single_records_may_be_shuffled_in_blocks_of_their_own_size(files):
+    """In blocks of one record they come as they are read: file after file, each of which is in order."""
+    found = [number for number, _ in numbers_and_seeds(files, 6, shuffled_together=1)][:EXAMPLES]
+    assert sorted(found) == list(range(EXAMPLES))
+    assert (np.diff(found) != 1).sum() <= len(LENGTHS) - 1
+
+
+@pytest.mark.parametrize(("examples", "lengths"), [(EXAMPLES, [4, 4, 4, 4, 4, 3]), (8, [4, 4]), (1, [1])])
+def test_evaluation_reads_single_records_in_order(files, examples, lengths):
+    dataset = record_pipeline.evaluation_dataset(files, examples, per_record(), ELEMENT)
+    found = [element.numpy() for (element,) in dataset]
+    assert [len(element) for element in found] == lengths
+    np.testing.assert_array_equal(np.concatenate(found), range(examples))
+    assert dataset.element_spec[0].shape[0] == (ELEMENT if examples % ELEMENT == 0 else None)
+
+
+def test_shapes_are_static_and_workers_take_their_part_of_single_records_too(files):
+    arguments = {"seed": 3, "initial_epoch": 0, "examples_per_epoch": PER_EPOCH, "element": ELEMENT}
+    dataset = record_pipeline.epochs_dataset(files, EXAMPLES, per_record(), **arguments)
+    assert dataset.element_spec == (tf.TensorSpec([ELEMENT], tf.int64), tf.TensorSpec([ELEMENT, 2], tf.int64))
+    for some in (dataset, record_pipeline.evaluation_dataset(files, 5, per_record(), ELEMENT)):
+        assert some.options().experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.DATA

@@ -7,17 +7,17 @@ returns the compiled model, the callback, and a function from a micro-batch size
 import tensorflow as tf
 
 import tf_simigrad as sg
-from models import resnet50
+from models import imagenet_resnet
 
 
 def element_spec(micro_batch_size):
-    images = tf.TensorSpec([micro_batch_size, resnet50.IMAGE_SIZE, resnet50.IMAGE_SIZE, 3], tf.float32)
+    images = tf.TensorSpec([micro_batch_size, imagenet_resnet.IMAGE_SIZE, imagenet_resnet.IMAGE_SIZE, 3], tf.float32)
     return images, tf.TensorSpec([micro_batch_size], tf.int32)
 
 
 def get_training():
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    model = resnet50.build()
+    model = imagenet_resnet.build()
     optimizer, transform = sg.vr_lars(2.0, weight_decay=1e-4, groups="replicas")
     model.compile(
         optimizer=optimizer,
