@@ -3,10 +3,12 @@
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from models.criteo import TERABYTE_TABLES
 from tools import train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,12 +41,38 @@ def test_bert_large():
     assert flop == pytest.approx(6 * (products + heads) / 1e9, rel=2e-3)
 
 
+def test_dlrm():
+    """3.46 billion parameters, nearly all of them rows of tables, which no memory of this machine would hold trained."""
+    parameters, trained, flop, unit = dry_run("dlrm_criteo")
+    rows, vector = sum(TERABYTE_TABLES), 64
+    bottom, top = (13, 512, 256, vector), (vector + 27**2, 1024, 1024, 512, 256, 1)
+    layers = [*pairwise(bottom), *pairwise(top)]
+    assert parameters == trained == rows * vector + sum(before * after + after for before, after in layers)
+    # Of the 13 dense features, which are data, no gradient is needed.
+    products = 3 * sum(before * after for before, after in layers) - 13 * 512
+    interactions = 3 * 27**2 * vector
+    assert unit == "MFLOP"
+    assert flop == pytest.approx(2 * (products + interactions) / 1e6, rel=5e-3)
+
+
+@pytest.mark.slow
+def test_resnet50():
+    """As many parameters as the literature counts; 4.09 billion products in the forward pass, and twice as many backward."""
+    parameters, trained, flop, unit = dry_run("imagenet_resnet50")
+    assert trained == 25_557_032
+    assert parameters == trained + 2 * 26_560  # moving statistics of as many channels
+    first = 112**2 * 7**2 * 3 * 64  # whose input, the image, needs no gradient
+    assert unit == "GFLOP"
+    assert flop == pytest.approx(2 * (3 * 4.089 - first / 1e9), rel=5e-3)
+
+
 @pytest.mark.parametrize(
     ("config", "network"),
     [
         ("bert_large_pretrain_vrgd", "task.encoder=tiny"),
         ("bert_squad", "task.encoder=tiny"),
         ("cifar10_simigrad", "task.network=resnet18"),
+        ("imagenet_resnet50_vrgd", "task.depth=10"),
     ],
 )
 def test_others_are_traced(config, network):
@@ -53,7 +81,8 @@ def test_others_are_traced(config, network):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", ["bert_large_pretrain_phase2", "bert_large_pretrain_vrgd", "bert_squad", "cifar10_vrgd"])
+@pytest.mark.parametrize("config", ["bert_large_pretrain_phase2", "bert_large_pretrain_vrgd", "bert_squad", "cifar10_vrgd",
+                                    "imagenet_resnet50_vrgd"])  # fmt: skip
 def test_the_others_at_full_size(config):
     assert dry_run(config)[0] > (300_000_000 if config.startswith("bert") else 800_000)
 

@@ -19,16 +19,20 @@ ROOT = Path(__file__).resolve().parents[2]
 CIFAR = ("cifar10_simigrad_small", "cifar10_vrgd_small")
 FIRST_PHASE = ("bert_large_pretrain_small", "bert_large_pretrain_vrgd_small")
 BERT = (*FIRST_PHASE, "bert_large_pretrain_phase2_small", "bert_squad_small")
+ONE_OF_EACH_TASK = (CIFAR[0], FIRST_PHASE[0], "bert_squad_small", "imagenet_resnet50_small", "dlrm_criteo_small")
+IMAGENET, DLRM = ("imagenet_resnet50_small", "imagenet_resnet50_vrgd_small"), "dlrm_criteo_small"
 needs_tf_keras = pytest.mark.skipif(keras_private.KERAS_3, reason="its models are tf_keras's")
 
 # Each in the Keras that it is mostly run in: what the other one could change is tested by the digits, in test_train.
 ALL = [
     *(pytest.param(name, marks=pytest.mark.one_keras) for name in CIFAR),
-    *(pytest.param(name, marks=needs_tf_keras) for name in BERT),
+    *(pytest.param(name, marks=needs_tf_keras) for name in (*BERT, *IMAGENET, DLRM)),
 ]
 # Two updates, of as little as the policy and the statistic allow.
 FIXED = ["policy=FixedBatch(batch_size=16)", "micro_batch_size=4", "validation_batch_size=8", "validation_examples=16"]
 SHORT = ["task.length=64", "task.predictions=10"]
+TABLES = (*[50] * 24, 100, 200)
+TINY = ["task.depth=10", "task.width=0.125", "task.image_size=32"]
 SMOKE = {
     "cifar10_simigrad_small": ["policy=SimiGrad(target_similarity=0.2, min_batch_size=32, max_batch_size=64)",
                                "micro_batch_size=16", "validation_examples=32", "validation_batch_size=16", "max_updates=2"],
@@ -39,6 +43,13 @@ SMOKE = {
                                   "examples_per_epoch=16", "epochs=2", "deterministic=true"],
     "bert_large_pretrain_vrgd_small": [*FIXED, *SHORT, "examples_per_epoch=32", "epochs=1", "precision=bfloat16"],
     "bert_large_pretrain_phase2_small": [*FIXED, "task.length=128", "task.predictions=20", "examples_per_epoch=32", "epochs=1"],
+    "imagenet_resnet50_small": [*FIXED, *TINY, "policy=SimiGrad(target_similarity=0.2, min_batch_size=16, max_batch_size=16)",
+                                "examples_per_epoch=16", "epochs=2"],
+    "imagenet_resnet50_vrgd_small": [*FIXED, *TINY, "policy=FixedBatch(batch_size=32)", "examples_per_epoch=64", "epochs=1",
+                                     "warmup_epochs=0.5", "precision=bfloat16"],
+    # Two of its tables as rows.
+    "dlrm_criteo_small": [*FIXED, "policy=FixedBatch(batch_size=32)", f"task.table_sizes={TABLES}", "dense_table_elements=1000",
+                          "examples_per_epoch=32", "epochs=2", "validation_examples=100"],
     "bert_squad_small": [*FIXED, "task.encoder=tiny", "task.length=96", "task.stride=24", "examples_per_epoch=32", "epochs=1"],
 }  # fmt: skip
 
@@ -74,16 +85,34 @@ def prepared(tmp_path_factory):
         sizes = ["--length", 96, "--stride", 24, "--shards", 2, "--output", folder / "data"]
         prepare_data.main([str(part) for part in ["squad", *files, *sizes]])
 
+    def imagenet_data(data_dir, folder):
+        written = ["--pixels", 32, "--examples", 64, "--validation-examples", 64, "--output", folder / "jpeg"]
+        prepare_data.main([str(part) for part in ["cifar10-jpeg", "--data-dir", data_dir / "cifar10", *written]])
+        splits = ["--train", folder / "jpeg" / "train", "--validation", folder / "jpeg" / "validation"]
+        prepare_data.main([str(part) for part in ["imagenet", *splits, "--shards", 2, "--output", folder / "data"]])
+
+    def click_data(folder):
+        lines = ["--examples", 300, "--validation-examples", 100, "--largest-vocabulary", 40]
+        prepare_data.main([str(part) for part in ["clicks", *lines, "--output", folder / "tsv"]])
+        splits = ["--train", folder / "tsv" / "train.tsv", "--validation", folder / "tsv" / "validation.tsv"]
+        made_by = ["--table-sizes", *TABLES, "--shards", 2, "--processes", 1, "--output", folder / "data"]
+        prepare_data.main([str(part) for part in ["criteo", *splits, *made_by]])
+
     def prepare(data_dir, config):
         if config in CIFAR:
             return data_dir / "cifar10"
-        kind = "squad" if "squad" in config else 128 if "phase2" in config else 64
+        kind = config.split("_")[0] if config not in BERT else "squad" if "squad" in config else 128 if "phase2" in config else 64
         if kind not in made:
             made[kind] = tmp_path_factory.mktemp(str(kind))
-            if kind == "squad":
-                squad_data(data_dir, made[kind])
-            else:
-                bert_data(data_dir, made[kind], kind)
+            match kind:
+                case "imagenet":
+                    imagenet_data(data_dir, made[kind])
+                case "dlrm":
+                    click_data(made[kind])
+                case "squad":
+                    squad_data(data_dir, made[kind])
+                case _:
+                    bert_data(data_dir, made[kind], kind)
         return made[kind] / "data"
 
     return prepare
@@ -136,8 +165,11 @@ def run_of(config, replicas, data_dir, prepared, trained, strategies):
     return trained(config, prepared(data_dir, config), strategies(replicas), start=start)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("config", ALL)
+@pytest.mark.parametrize(
+    ("config", "replicas"),
+    # On two replicas one config of each task: the others differ in optimizer and policy, which have tests of their own.
+    [pytest.param(*p.values, n, marks=p.marks) for p in ALL for n in (1, 2) if n == 1 or p.values[0] in ONE_OF_EACH_TASK],
+)
 def test_two_updates_are_trained_and_exported(config, replicas, data_dir, prepared, trained, strategies):
     run = run_of(config, replicas, data_dir, prepared, trained, strategies)
     records = history.read_history(run / "history.csv")
@@ -170,11 +202,11 @@ def test_a_run_is_judged_and_exported_again(config, data_dir, prepared, trained,
 
 
 @needs_tf_keras
-def test_a_run_is_resumed_to_the_same_end(data_dir, prepared, trained, strategies):
-    """The others are read in the same two ways: from records, or from arrays as the digits, which test_train resumes."""
-    config = FIRST_PHASE[0]
+@pytest.mark.parametrize("config", [FIRST_PHASE[0], IMAGENET[0], DLRM])
+def test_a_run_is_resumed_to_the_same_end(config, data_dir, prepared, trained, strategies):
+    """From batches of records, single records, blocks of examples; arrays as the digits' are resumed in test_train."""
     data, one = prepared(data_dir, config), strategies(1)
-    common = ["schedule=constant", "warmup_epochs=0", "deterministic=true", "examples_per_epoch=16"]
+    common = ["schedule=constant", "warmup_epochs=0", "deterministic=true", "seed=1"]
     half = trained(config, data, one, settings=[*common, "epochs=1"])
     both = trained(config, data, one, settings=[*common, "epochs=2"], resumed=half)
     straight = trained(config, data, one, settings=[*common, "epochs=2"])
@@ -212,6 +244,8 @@ SIGNATURES = {
     "cifar10_simigrad_small": "serving_default",
     "bert_large_pretrain_small": "masked_words",
     "bert_squad_small": "serving_default",
+    "imagenet_resnet50_small": "serving_default",
+    "dlrm_criteo_small": "serving_default",
 }
 
 
