@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from models.criteo import CATEGORICAL, DENSE, FIELDS
 from models.input_pipeline import shared_by_element
-from models.record_pipeline import FILES_READ_AT_ONCE
+from models.record_pipeline import interleaved
 
 EXAMPLES_OF_A_BLOCK = 8192
 BYTES_OF_AN_EXAMPLE = 4 * FIELDS
@@ -100,13 +100,7 @@ def _passes(files: Sequence[str | Path], seed: int, first: int, skipped: int) ->
 
     def one_pass(number):
         pass_seed = tf.stack([tf.constant(seed, tf.int64), number])
-        records = tf.data.Dataset.from_tensor_slices(tf.random.experimental.stateless_shuffle(names, pass_seed)).interleave(
-            tf.data.TFRecordDataset,
-            cycle_length=min(FILES_READ_AT_ONCE, len(files)),
-            block_length=1,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+        records = interleaved(names, pass_seed, block_length=1)
 
         def skip(left, numbered):
             group, group_records = numbered

@@ -26,6 +26,23 @@ class PerRecord(NamedTuple):
     shuffled_together: int
 
 
+def interleaved(names: tf.Tensor, pass_seed: tf.Tensor, block_length: int) -> tf.data.Dataset:
+    """Serialized records of files in an order of the pass, from several files in turn.
+
+    Args:
+        names: Of the files, strings.
+        pass_seed: Int64 [2].
+        block_length: Records from one file at a time.
+    """
+    return tf.data.Dataset.from_tensor_slices(tf.random.experimental.stateless_shuffle(names, pass_seed)).interleave(
+        tf.data.TFRecordDataset,
+        cycle_length=min(FILES_READ_AT_ONCE, len(names)),
+        block_length=block_length,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+
+
 def _passes(files: Sequence[str], seed: int, first: int, shuffled_together: int) -> tf.data.Dataset:
     """Serialized records of endless passes over the files, each pass in its own order.
 
@@ -36,13 +53,7 @@ def _passes(files: Sequence[str], seed: int, first: int, shuffled_together: int)
 
     def one_pass(number):
         pass_seed = tf.stack([tf.constant(seed, tf.int64), number])
-        records = tf.data.Dataset.from_tensor_slices(tf.random.experimental.stateless_shuffle(names, pass_seed)).interleave(
-            tf.data.TFRecordDataset,
-            cycle_length=min(FILES_READ_AT_ONCE, len(files)),
-            block_length=16,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
+        records = interleaved(names, pass_seed, block_length=16)
 
         # Not by Dataset.shuffle: its seed mixes with the global one, which would have to be the same in a resumed run.
         def shuffled(block, block_records):
