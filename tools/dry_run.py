@@ -27,7 +27,7 @@ def traced(experiment, progress):
     from tools import building, flops
     from tools.tpu.programs import SLOT, Training
 
-    strategy = tpu_description.described_strategy(REPLICAS, with_values=False)
+    strategy = tpu_description.described_strategy(REPLICAS, large="nothing")
     with strategy.scope():
         model = building.model(experiment, building.EXAMPLES_WITHOUT_DATA)
     progress.add()

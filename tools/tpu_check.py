@@ -88,7 +88,7 @@ def measure(args):
     from tools.tpu.programs import Training
 
     cores = compiler.cores(args.topology)
-    strategy = tpu_description.described_strategy(cores, with_values=False)
+    strategy = tpu_description.described_strategy(cores, large="memory")
     model, adaptive, spec, size = made_training(args, strategy)
 
     def training(size):

@@ -134,12 +134,17 @@ def test_a_variable_has_the_part_of_one_replica(tf, strategy):
     np.testing.assert_array_equal(part.numpy(), [1.0, 2.0])
 
 
-def test_large_variables_without_values(tf):
-    """``_create_variable``, ``UninitializedVariable``: shapes and types are as ever, small variables have their values."""
-    strategy = tpu_description.described_strategy(REPLICAS, with_values=False)
-    shape = [10_000_000, 1000]  # 20 GB
+@pytest.mark.parametrize(("kind", "rows"), [("nothing", 10_000_000), ("memory", 10_000)])
+def test_large_variables_without_values(tf, kind, rows):
+    """``_create_variable``, ``UninitializedVariable``, ``raw_ops.Empty``: shapes and types are as ever, small ones have values."""
+    strategy = tpu_description.described_strategy(REPLICAS, large=kind)
+    shape = [rows, 1000]  # 20 GB, where nothing holds them
+
+    def initial():
+        raise AssertionError("an initial value was computed")
+
     with strategy.scope():
-        large = tf.Variable(lambda: tf.ones(shape, tf.bfloat16), shape=shape, dtype=tf.bfloat16, trainable=False)
+        large = tf.Variable(initial, shape=shape, dtype=tf.bfloat16, trainable=False)
         small = tf.Variable(lambda: tf.ones([3]))
     assert (large.shape.as_list(), large.dtype, large.trainable) == (shape, tf.bfloat16, False)
     np.testing.assert_array_equal(small.values[0].numpy(), np.ones(3))

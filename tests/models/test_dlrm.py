@@ -183,7 +183,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 import resource
 from models.tasks import Dlrm
 from tf_simigrad.compat import tpu_description
-strategy = tpu_description.described_strategy(8, with_values=False)
+strategy = tpu_description.described_strategy(8, large="nothing")
 with strategy.scope():
     model = Dlrm().build()
 print("parameters", model.count_params(), "GiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)

@@ -67,30 +67,34 @@ class _Replicate(tpu_replication.TPUReplicateContext):
         return vars_[0].handle
 
 
-def described_strategy(replicas: int, with_values: bool = True) -> tf.distribute.TPUStrategy:
+def described_strategy(replicas: int, large: str = "values") -> tf.distribute.TPUStrategy:
     """A TPUStrategy over so many cores, for ``replica_function`` only.
 
     Args:
         replicas: Number of cores.
-        with_values: Whether large variables get their initial values. Programs do not depend on them, and without them they
-            take no memory: a model that fills a TPU can be described on a laptop.
+        large: What large variables have; programs do not depend on it. "values": their initial ones. "memory": what is
+            reserved and never written, so that it costs nothing where there could be as much: a model that fills a TPU is
+            described on a laptop. "nothing": then functions can be traced, and not lowered to HLO.
     """
     strategy = tf.distribute.TPUStrategy(_Resolver(replicas))
     extended = strategy.extended
     extended._tpu_devices = np.array([[_DEVICE.format("CPU")]], dtype=object)
     strategy._enable_packed_variable_in_eager_mode = False  # a packed variable is nothing that can be lowered
-    if not with_values:
-        extended._create_variable = functools.partial(_without_values, extended._create_variable)
+    if large != "values":
+        extended._create_variable = functools.partial(_without_values, extended._create_variable, large == "memory")
     return strategy
 
 
-def _without_values(create_variable: Callable, creator: Callable, **made_of: Any) -> Any:
-    """Makes a variable, of a shape and a dtype only if it is large."""
+def _without_values(create_variable: Callable, is_reserved: bool, creator: Callable, **made_of: Any) -> Any:
+    """Makes a variable, without a value if it is large."""
     value, shape = made_of["initial_value"], made_of.get("shape")
     shape = tf.TensorShape(value.shape if shape is None and isinstance(value, tf.Tensor) else shape)
     if not shape.is_fully_defined() or shape.num_elements() < _LARGE:
         return create_variable(creator, **made_of)
     dtype = made_of.get("dtype") or (value.dtype if isinstance(value, tf.Tensor) else tf.float32)
+    if is_reserved:
+        reserved = functools.partial(tf.raw_ops.Empty, shape=shape, dtype=dtype, init=False)
+        return create_variable(creator, **{**made_of, "initial_value": reserved})
 
     def described(**kept: Any) -> tf.Variable:
         named = {name: kept[name] for name in ("trainable", "name", "synchronization", "aggregation") if name in kept}
