@@ -136,7 +136,7 @@ def test_a_variable_has_the_part_of_one_replica(tf, strategy):
 
 @pytest.mark.parametrize(("kind", "rows"), [("nothing", 10_000_000), ("memory", 10_000)])
 def test_large_variables_without_values(tf, kind, rows):
-    """``_create_variable``, ``UninitializedVariable``, ``raw_ops.Empty``: shapes and types are as ever, small ones have values."""
+    """``_create_variable``, ``UninitializedVariable``, ``raw_ops.Empty``: shapes and types stay, small ones have values."""
     strategy = tpu_description.described_strategy(REPLICAS, large=kind)
     shape = [rows, 1000]  # 20 GB, where nothing holds them
 

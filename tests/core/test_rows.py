@@ -34,10 +34,16 @@ def test_rows_of_the_same_index_are_summed(tf, count):
 def test_a_gradient_becomes_float32_rows_of_distinct_indices(tf):
     indices, values = some_rows(20)
     slices = tf.IndexedSlices(tf.cast(values, tf.float16), tf.constant(indices, tf.int32), tf.constant(TABLE))
-    found = rows.of_slices(slices)
+    found = rows.of_gradient(slices)
     assert found.values.dtype == tf.float32 and found.indices.dtype == tf.int64
     assert len(set(found.indices.numpy())) == len(found.indices)
     np.testing.assert_allclose(tf.convert_to_tensor(found), dense(indices, values.astype("float16")), atol=1e-3)
+
+
+def test_a_dense_gradient_becomes_all_of_its_rows(tf):
+    found = rows.of_gradient(tf.reshape(tf.range(6, dtype=tf.float16), [3, 2]))
+    assert found.values.dtype == tf.float32 and list(found.indices.numpy()) == [0, 1, 2]
+    np.testing.assert_array_equal(tf.convert_to_tensor(found), [[0, 1], [2, 3], [4, 5]])
 
 
 def test_values_and_like_are_each_others_inverse(tf):

@@ -155,12 +155,49 @@ def test_only_tables_above_the_limit_are_rows(tf, strategies, caplog):
     assert "table/embeddings are kept as rows: more than 299 elements each" in caplog.text
 
 
-def test_what_keeps_numbers_of_each_element_makes_tables_dense_and_says_so(tf, strategies, caplog):
-    model = model_under(tf, strategies(1))
-    adaptive = sg.AdaptiveBatch(sg.FixedBatch(16), transform=sg.VRGD(ratio_momentum=0.9), dense_table_elements=0)
+@pytest.mark.parametrize(
+    ("arguments", "compile_arguments", "reason"),
+    [
+        ({"transform": sg.VRGD(ratio_momentum=0.9)}, {}, "VRGD keeps a number for each element; without ratio_momentum"),
+        ({}, {"jit_compile": True}, "jit_compile needs shapes that are known beforehand"),
+    ],
+    ids=["state", "jit"],
+)
+def test_what_needs_them_dense_makes_them_so_and_says_why(tf, strategies, caplog, arguments, compile_arguments, reason):
+    model = model_under(tf, strategies(1), **compile_arguments)
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(16), dense_table_elements=0, **arguments)
     fit(tf, model, adaptive, count=8)
-    assert "VRGD keeps a number for each element of" in caplog.text and "Without ratio_momentum" in caplog.text
+    assert "table/embeddings are dense, however few rows are touched" in caplog.text and reason in caplog.text
     assert any(v.shape == (ROWS, WIDTH) for v in adaptive.train_parts(model, None).accumulator.variables)
+
+
+def test_a_gradient_that_becomes_dense_is_all_of_its_rows(tf, strategies):
+    """The same callback on elements of another structure, for which the loss decays the table."""
+
+    def loss_fn(model, data):
+        x, y, *more = data
+        loss = tf.reduce_mean(tf.keras.losses.sparse_categorical_crossentropy(y, model(x, training=True), from_logits=True))
+        return loss + (0.01 * tf.reduce_sum(tf.square(model.trainable_variables[0])) if more else 0.0)
+
+    trained = []
+    for limit in (None, 0):
+        model = model_under(tf, strategies(1))
+        adaptive = sg.AdaptiveBatch(sg.FixedBatch(8), loss_fn=loss_fn, dense_table_elements=limit)
+        x, y = examples(16)
+        for arrays in ((x, y), (x, y, np.ones(16, "float32"))):
+            model.fit(tf.data.Dataset.from_tensor_slices(arrays).batch(4), verbose=0, callbacks=[adaptive])
+        trained.append(model)
+    assert_alike(*trained, tolerance=1e-6)
+
+
+def test_rows_without_their_shape_are_refused(tf, strategies):
+    class Shapeless(sg.Transform):
+        def __call__(self, gradients, variables):
+            return [tf.IndexedSlices(g.values, g.indices) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+
+    adaptive = sg.AdaptiveBatch(sg.FixedBatch(8), transform=Shapeless(), dense_table_elements=0)
+    with pytest.raises(ValueError, match=r"Shapeless returned gradients of shapes \[None, \[20, 3\]"):
+        fit(tf, model_under(tf, strategies(1)), adaptive, count=4)
 
 
 def test_a_transform_is_given_rows(tf, strategies):

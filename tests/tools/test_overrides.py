@@ -98,7 +98,7 @@ def test_what_is_no_policy_is_refused(text, message):
         ("epochs=three", "epochs=three: expected int"),
         ("learning_rate=fast", "learning_rate=fast: expected float"),
         ("deterministic=2", "deterministic=2: expected bool"),
-        ("task=mnist", "task=mnist: expected Digits, Cifar10, BertPretraining, Squad, Dlrm, ImageNet with literal keyword arguments"),
+        ("task=mnist", "task=mnist: expected Digits, Cifar10, BertPretraining, Squad, Dlrm, ImageNet with literal"),
         ("task=Mnist()", "no task Mnist; known: BertPretraining"),
         ("task.network=resnet8", "no field task.network"),
         ("step_epochs=3", "step_epochs=3: expected tuple"),

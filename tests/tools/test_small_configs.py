@@ -101,7 +101,8 @@ def prepared(tmp_path_factory):
     def prepare(data_dir, config):
         if config in CIFAR:
             return data_dir / "cifar10"
-        kind = config.split("_")[0] if config not in BERT else "squad" if "squad" in config else 128 if "phase2" in config else 64
+        of_bert = "squad" if "squad" in config else 128 if "phase2" in config else 64
+        kind = of_bert if config in BERT else config.split("_")[0]
         if kind not in made:
             made[kind] = tmp_path_factory.mktemp(str(kind))
             match kind:

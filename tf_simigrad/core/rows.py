@@ -24,8 +24,11 @@ def summed(indices: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]
     return distinct, tf.math.unsorted_segment_sum(values, places, tf.size(distinct))
 
 
-def of_slices(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
-    """A gradient as float32 rows of distinct indices (int64)."""
+def of_gradient(gradient: Gradient) -> tf.IndexedSlices:
+    """A gradient as float32 rows of distinct indices (int64); a dense one as all of its rows."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        every = tf.range(gradient.shape[0], dtype=tf.int64)
+        return tf.IndexedSlices(tf.cast(gradient, tf.float32), every, tf.constant(gradient.shape.as_list(), tf.int64))
     indices, values = summed(tf.cast(gradient.indices, tf.int64), tf.cast(gradient.values, tf.float32))
     return tf.IndexedSlices(values, indices, gradient.dense_shape)
 

@@ -86,7 +86,7 @@ class Replicas:
         if len(expected) != len(given) or not all(e.is_compatible_with(g) for e, g in zip(expected, given, strict=True)):
             raise ValueError(
                 f"The {what} were saved with shapes {given[:3]}..., this model under this strategy needs {expected[:3]}.... "
-                "Resume with the same model, statistic, transform and number of replicas."
+                "Resume with the same model, statistic, transform, dense_table_elements and number of replicas."
             )
         for variable, array in zip(variables, arrays, strict=True):
             for part, value in zip(self.local(variable), array, strict=True):

@@ -52,7 +52,8 @@ class Received(NamedTuple):
 class RowExchange:
     """Sends and collects the rows of several tables, all of them in one message. Replica context.
 
-    Index i belongs to replica ``i % replicas``. A row travels with its index, whose bits stand in a float32 column.
+    A hash of its index says which replica owns a row: indices may have a stride. A row travels with its index, whose bits stand
+    in a float32 column.
 
     Args:
         collectives: Messages among the replicas.
@@ -133,7 +134,8 @@ class RowExchange:
 
 
 def _owner(slices: tf.IndexedSlices, replicas: int) -> tf.Tensor:
-    return tf.cast(slices.indices % replicas, tf.int32)
+    # Knuth's multiplicative hash: below 2^63 for indices below 2^31.
+    return tf.cast(tf.bitwise.right_shift(slices.indices * 2_654_435_761, 16) % replicas, tf.int32)
 
 
 def _matrix(indices: tf.Tensor, columns: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -52,9 +52,10 @@ class AdaptiveBatch(keras_private.keras.callbacks.Callback):
         verbose: 0 prints nothing, 1 a line per epoch.
         dense_table_elements: The gradient of a variable with more elements stays an ``IndexedSlices`` where it is one (an
             embedding's): only the rows that examples have touched are summed, exchanged between replicas, measured, scaled by
-            VRGD and handed to the optimizer, which decides whether it steps the others too (momentum and Adam do). By default
-            33,554,432, which is 128 MiB; 0: every such gradient; None: none. Not on TPUs, where XLA needs static shapes, nor
-            under ``run_eagerly``: there it is dense. A ``Transform`` is given the ``IndexedSlices``, of distinct indices.
+            VRGD and handed to the optimizer, which decides whether it steps the others too (Adam and momentum do, tf_keras's
+            legacy momentum does not). By default 33,554,432, which is 128 MiB; 0: every such gradient; None: none. Not on TPUs
+            and with ``jit_compile``, as XLA needs static shapes, nor under ``run_eagerly``: there it is dense. A ``Transform``
+            is given the ``IndexedSlices``, of distinct indices.
 
     Raises:
         ValueError: From here, if an argument is unusable; from ``fit``, before training, if the model, its optimizer or its

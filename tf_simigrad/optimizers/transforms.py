@@ -39,7 +39,7 @@ class Transform(abc.ABC):
             variables: The trainable variables, in the same order.
 
         Returns:
-            As many gradients, of the same shapes.
+            As many gradients, of the same shapes: an ``IndexedSlices`` with its ``dense_shape``.
         """
 
 

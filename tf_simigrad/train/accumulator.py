@@ -17,7 +17,7 @@ class Accumulator:
     Args:
         replicas: Where the variables live.
         variables: The trainable variables whose gradients are summed.
-        is_rows: For each of them, whether its gradient is kept as rows; none if it is empty.
+        is_rows: For each of them, whether its gradient is kept as rows.
         slots: Sums kept apart: 2 where one replica must form both groups, 1 otherwise.
         with_squares: Whether the squares of the micro-gradients are summed too.
     """

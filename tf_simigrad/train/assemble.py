@@ -1,13 +1,11 @@
 """Puts the parts of a train step together for one model."""
 
-import logging
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_simigrad.compat import keras_optimizer, keras_private
+from tf_simigrad.compat import keras_optimizer
 from tf_simigrad.core.similarity import STATISTICS
 from tf_simigrad.distribute.reduction import reduction_for
 from tf_simigrad.distribute.reduction_records import Needs
@@ -17,10 +15,9 @@ from tf_simigrad.optimizers.transforms import Transform
 from tf_simigrad.optimizers.vrgd import VRGD
 from tf_simigrad.train.accumulator import Accumulator
 from tf_simigrad.train.forward import Forward, LossFn
+from tf_simigrad.train.table_rows import kept_as_rows
 from tf_simigrad.train.train_step import TrainStep
 from tf_simigrad.train.update import Update
-
-_LOG = logging.getLogger("tf_simigrad")
 
 
 class TrainParts(NamedTuple):
@@ -85,7 +82,7 @@ def assemble(
         for transform in after:
             transform.build(variables)
         forward = Forward(model, variables, replicas.count, loss_fn)
-    is_rows = _kept_as_rows(model, variables, replicas, forward, vrgd, element, dense_table_elements)
+    is_rows = kept_as_rows(model, variables, replicas, forward, vrgd, element, dense_table_elements)
     forward.keep_rows(is_rows)
     if vrgd is not None:
         shapes = [v.shape for v in variables]
@@ -97,48 +94,3 @@ def assemble(
     state, kept = ([], []) if vrgd is None else (vrgd.variables, vrgd.kept_variables)
     made = [*accumulator.variables, *kept]
     return TrainParts(step, accumulator, forward, replicas, Workers(replicas), state, made, update.sections)
-
-
-def _kept_as_rows(
-    model: Any,
-    variables: Sequence[Any],
-    replicas: Replicas,
-    forward: Forward,
-    vrgd: VRGD | None,
-    element: Any,
-    dense_table_elements: int | None,
-) -> list[bool]:
-    """For each variable, whether its gradient stays rows; what decides about large ones is logged.
-
-    Whether a gradient comes as rows only a trace can tell: one is made and thrown away, if there is a large variable at all.
-    """
-    large = [dense_table_elements is not None and math.prod(v.shape) > dense_table_elements for v in variables]
-    # XLA wants shapes that are known beforehand; without a trace, as in run_eagerly, nothing tells.
-    if not any(large) or element is None or replicas.is_compiled or model.run_eagerly:
-        return [False] * len(variables)
-    are_slices = [False] * len(variables)
-
-    def micro_step(data: Any) -> None:
-        for place, gradient in enumerate(forward.gradients(data)[0]):
-            are_slices[place] = isinstance(gradient, tf.IndexedSlices)
-
-    tf.function(lambda data: replicas.run(micro_step, (data,)), autograph=False).get_concrete_function(element)
-    found = [both for both in map(all, zip(large, are_slices, strict=True))]
-    paths = [keras_private.variable_path(v) for v, is_found in zip(variables, found, strict=True) if is_found]
-    if not paths:
-        return found
-    if vrgd is not None and vrgd.has_state_of_elements:
-        _LOG.warning(
-            "VRGD keeps a number for each element of %s, so their gradients are dense, however few rows are touched. "
-            "Without ratio_momentum, and without second_moment='raw', they would be rows.",
-            ", ".join(paths),
-        )
-        return [False] * len(variables)
-    _LOG.info("Gradients of %s are kept as rows: more than %d elements each.", ", ".join(paths), dense_table_elements)
-    if keras_optimizer.compiles_by_xla(model.optimizer):
-        _LOG.warning(
-            "The optimizer compiles its step by XLA, on gradients of %s anew for every number of rows. Pass jit_compile=False "
-            "to it.",
-            ", ".join(paths),
-        )
-    return found

@@ -49,7 +49,7 @@ class Forward:
         self._is_rows = [False] * len(self._variables)
 
     def keep_rows(self, is_rows: Sequence[bool]) -> None:
-        """For each variable, whether its gradient, which is an ``IndexedSlices``, is to stay rows."""
+        """For each variable, whether its gradient is to be rows, as it is an ``IndexedSlices``."""
         self._is_rows = list(is_rows)
 
     def own_metrics(self) -> dict[str, tf.Tensor]:
@@ -75,7 +75,7 @@ class Forward:
         def weighted(gradient: Gradient | None, is_rows: bool) -> Gradient | None:
             if gradient is None:
                 return None
-            kept = rows.of_slices(gradient) if is_rows else trees.dense(gradient)
+            kept = rows.of_gradient(gradient) if is_rows else trees.dense(gradient)
             # multiply_no_nan: a replica without examples has the loss 0 / 0 and the weight 0
             return rows.like([kept], [tf.math.multiply_no_nan(*rows.values([kept]), factor)])[0]
 

@@ -10,7 +10,8 @@ class RowSums:
     """Rows in several columns: sums that are kept apart, and squares. Memory follows the rows that are touched, not the table.
 
     New rows are appended. When the room is used up, those that share an index are added up, and where that frees less than half
-    of it the room grows: so each row is copied a few times, however many micro-steps there are.
+    of it the room grows: so each row is copied a few times, however many micro-steps there are. There is room for up to twice
+    the distinct rows of the largest update so far, and for several times that while they are added up; it is not given back.
 
     Args:
         replicas: Where the variables live.
@@ -34,7 +35,8 @@ class RowSums:
         """
         used = tf.convert_to_tensor(self._used)
         after = used + tf.size(indices, tf.int64)
-        room = tf.size(tf.convert_to_tensor(self._indices), tf.int64)
+        # Not the size of its value, which would be copied for it.
+        room = tf.raw_ops.VariableShape(input=self._indices.handle, out_type=tf.int64)[0]
         tf.cond(after <= room, lambda: self._append(used, after, indices, values), lambda: self._merge(indices, values, room))
 
     def _append(self, used: tf.Tensor, after: tf.Tensor, indices: tf.Tensor, values: tf.Tensor) -> None:
@@ -49,7 +51,8 @@ class RowSums:
         distinct, sums = rows.summed(tf.concat([old_indices, indices], axis=0), tf.concat([old_values, values], axis=0))
         used = tf.size(distinct, tf.int64)
         free = tf.maximum(room, 2 * used) - used
-        self._indices.assign(tf.pad(distinct, [[0, free]]))
+        # Not by tf.pad, which GPUs do not have for int64.
+        self._indices.assign(tf.concat([distinct, tf.zeros([free], tf.int64)], axis=0))
         self._rows.assign(tf.pad(sums, [[0, free]] + [[0, 0]] * (len(sums.shape) - 1)))
         self._used.assign(used)
 

@@ -171,4 +171,6 @@ def _checked(transform: Transform, after: Any, before: Sequence[Gradient | None]
 def _shape(gradient: Any) -> list | None:
     if gradient is None:
         return None
-    return (gradient if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)).shape.as_list()
+    shape = (gradient if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)).shape
+    # Of an IndexedSlices that was made without its dense_shape nothing is known.
+    return None if shape.rank is None else shape.as_list()
