@@ -1,8 +1,12 @@
 """VR-LARS on a small residual network with CIFAR-10 as JPEG files of 64 pixels, read as ImageNet is.
 
-Paper:    draft
-Command:  python -m tools.train imagenet_resnet50_vrgd_small
+Paper:    Jiang et al., "Accelerating Large Batch Training via Gradient Signal to Noise Ratio (GSNR)", arXiv 2309.13681. Network
+          and data are those of imagenet_resnet50_small; 4 epochs, batch 1,024 of 16 groups. The rate is untuned.
+Command:  python -m tools.train imagenet_resnet50_vrgd_small --data-dir IMAGES             (IMAGES: imagenet_resnet50_small)
+          The baseline: --set vrgd_gamma=0.
 Hardware: two CPU cores.
+Measured: 2026-12-01, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (one seed), 199,936 examples: top-1 66.2 %, top-5
+          96.8 % after 196 updates, 274 s beside other work. Compared with nothing.
 """
 
 import tf_simigrad as sg

@@ -20,7 +20,7 @@ from tools import prepare_data
 needs_tf_keras = pytest.mark.skipif(keras_private.KERAS_3, reason="its networks are tf_keras's")
 one_keras = pytest.mark.one_keras
 
-TASK = ImageNet(depth=10, width=0.125, image_size=32, classes=3)
+TASK = ImageNet(depth=10, width=0.25, image_size=32, classes=3)
 TRAIN, VALIDATION = 12, 6
 
 

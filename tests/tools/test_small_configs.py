@@ -32,7 +32,7 @@ ALL = [
 FIXED = ["policy=FixedBatch(batch_size=16)", "micro_batch_size=4", "validation_batch_size=8", "validation_examples=16"]
 SHORT = ["task.length=64", "task.predictions=10"]
 TABLES = (*[50] * 24, 100, 200)
-TINY = ["task.depth=10", "task.width=0.125", "task.image_size=32"]
+TINY = ["task.depth=10", "task.width=0.25", "task.image_size=32"]
 SMOKE = {
     "cifar10_simigrad_small": ["policy=SimiGrad(target_similarity=0.2, min_batch_size=32, max_batch_size=64)",
                                "micro_batch_size=16", "validation_examples=32", "validation_batch_size=16", "max_updates=2"],
