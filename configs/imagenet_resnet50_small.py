@@ -17,8 +17,8 @@ Measured: 2026-12-01, TensorFlow 2.20.0, tf_keras 2.20.1, one replica, seed 0 (o
           SimiGrad 128..4096  71.5 %  97.5 %      744         403    3,072        68 %           375      798
           fixed 384           72.5 %  97.8 %      781         384      384           -             0      585
 
-          The batch rises from 128 to 3,072, most of it in the last two epochs, where the rate falls: SimiGrad loses a point to the
-          fixed batch of the same mean at this budget.
+          The batch rises from 128 to 3,072, most of it in the last two epochs, where the rate falls: SimiGrad loses a point to
+          the fixed batch of the same mean at this budget.
 """
 
 import tf_simigrad as sg
