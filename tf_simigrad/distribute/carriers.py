@@ -1,5 +1,6 @@
 """What carries the replicas' sums to shards, where they are compared, and these to all: whole variables, rows of tables."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -129,3 +130,56 @@ class TableRows:
         """See ``Carrier``."""
         found = self._exchange.gather(self._received, shards)
         return [tf.IndexedSlices(v, i, table.dense_shape) for table, (i, v) in zip(self._sums, found, strict=True)]
+
+
+class Several:
+    """Carriers of different variables as one, whose lists of shards are theirs one after the other.
+
+    Args:
+        carriers: Each with the places of its variables among all.
+    """
+
+    def __init__(self, carriers: Sequence[tuple[Carrier, Sequence[int]]]) -> None:
+        self._carriers = [carrier for carrier, _ in carriers]
+        self._places = [place for _, places in carriers for place in places]
+        self._variables = [len(places) for _, places in carriers]
+        self._shards: list[int] = []
+
+    def groups(self, in_group_a: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """See ``Carrier``."""
+        found = [c.groups(in_group_a) for c in self._carriers]
+        self._shards = [len(a) for a, _ in found]
+        return [x for a, _ in found for x in a], [x for _, b in found for x in b]
+
+    def mean_squares(self) -> list[tf.Tensor]:
+        """See ``Carrier``."""
+        return [x for c in self._carriers for x in c.mean_squares()]
+
+    def variances(self, weights: tf.Tensor, means: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """See ``Carrier``."""
+        return [x for c, m in self._each(means) for x in c.variances(weights, m)]
+
+    def pieces(self, shards: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """See ``Carrier``."""
+        return self._ordered([x for c, of_carrier in self._each(shards) for x in c.pieces(of_carrier)])
+
+    def joined(self, pieces: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """See ``Carrier``."""
+        apart = _split([pieces[place] for place in self._places], self._variables)
+        return [x for c, of_carrier in zip(self._carriers, apart, strict=True) for x in c.joined(of_carrier)]
+
+    def gathered(self, shards: Sequence[tf.Tensor]) -> list[Gradient]:
+        """See ``Carrier``."""
+        return self._ordered([x for c, of_carrier in self._each(shards) for x in c.gathered(of_carrier)])
+
+    def _each(self, shards: Sequence[tf.Tensor]) -> Iterator[tuple[Carrier, Sequence[tf.Tensor]]]:
+        return zip(self._carriers, _split(shards, self._shards), strict=True)
+
+    def _ordered(self, of_variables: Sequence) -> list:
+        """In the order of the places."""
+        return [x for _, x in sorted(zip(self._places, of_variables, strict=True), key=lambda pair: pair[0])]
+
+
+def _split(items: Sequence, lengths: Sequence[int]) -> list[Sequence]:
+    ends = list(itertools.accumulate(lengths))
+    return [items[end - length : end] for end, length in zip(ends, lengths, strict=True)]

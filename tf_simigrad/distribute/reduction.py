@@ -2,13 +2,13 @@
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tf_simigrad.core import rows, similarity
-from tf_simigrad.distribute.carriers import Carrier, TableRows, WholeVariables
+from tf_simigrad.distribute.carriers import Carrier, Several, TableRows, WholeVariables
 from tf_simigrad.distribute.collectives import collectives_for
 from tf_simigrad.distribute.packing import Packing
 from tf_simigrad.distribute.reduction_records import Needs, Reduced, Shards, Total, Totals
@@ -106,31 +106,23 @@ class AllToAllReduction:
 
         # Before the gradients: with the weights known, nobody has to wait for all of them while holding what was exchanged.
         said = self._said(totals.counters[0], micro_steps, total)
-        carriers, places = self._carriers(totals, keys, total)
-
-        def ordered(lists: Sequence[Sequence]) -> list:
-            by_place = {place: x for listed, of_list in zip(lists, places, strict=True)
-                        for x, place in zip(listed, of_list, strict=True)}  # fmt: skip
-            return [by_place[place] for place in sorted(by_place)]
-
-        groups = [c.groups(self._in_group_a) for c in carriers]
-        products = self._products(carriers, groups, ordered)
+        carrier = self._carrier(totals, keys, total)
+        group_a, group_b = carrier.groups(self._in_group_a)
+        products = self._products(carrier, group_a, group_b)
         products = tf.reshape(total(tf.reshape(products, [-1])), products.shape)
         moments = _moments(tf.reduce_sum(products, axis=0), said.weights, said.counters)
-        means = [[(x + y) / said.counters[1] for x, y in zip(a, b, strict=True)] for a, b in groups]
-        report = tf.zeros([0])
+        means, report = [(a + b) / said.counters[1] for a, b in zip(group_a, group_b, strict=True)], tf.zeros([0])
         if self._needs.adapt is not None:
-            shards = self._shards(carriers, means, said, tf.math.is_finite(moments.squared_norm), ordered)
+            shards = self._shards(carrier, means, said, tf.math.is_finite(moments.squared_norm))
             pieces, report = self._needs.adapt.adapted(shards, total)
             if self._needs.adapt.keeps_raw:
-                self._needs.adapt.keep_raw(ordered([c.gathered(m) for c, m in zip(carriers, means, strict=True)]))
-            means = [c.joined([pieces[i] for i in of_list]) for c, of_list in zip(carriers, places, strict=True)]
+                self._needs.adapt.keep_raw(carrier.gathered(means))
+            means = carrier.joined(pieces)
         by_variable = _moments(products, said.weights, said.counters) if self._needs.by_variable else None
-        gradients = ordered([c.gathered(m) for c, m in zip(carriers, means, strict=True)])
-        return Reduced(gradients, moments, said.micro_steps, said.fingerprints, by_variable, report)
+        return Reduced(carrier.gathered(means), moments, said.micro_steps, said.fingerprints, by_variable, report)
 
-    def _carriers(self, totals: Totals, keys: Iterator[int], total: Total) -> tuple[list[Carrier], list[list[int]]]:
-        """What carries the variables, and the places of those that each carries."""
+    def _carrier(self, totals: Totals, keys: Iterator[int], total: Total) -> Carrier:
+        """Carries whole variables, and rows of the others."""
         sums, squares = totals.sums[0], totals.squares
         tables = [i for i, s in enumerate(sums) if isinstance(s, tf.IndexedSlices)]
         whole = [i for i in range(len(sums)) if i not in tables]
@@ -138,34 +130,24 @@ class AllToAllReduction:
         def of(places: Sequence[int]) -> tuple[list, list]:
             return [sums[i] for i in places], [squares[i] for i in places] if squares else []
 
-        carriers: list[Carrier] = []
+        carriers: list[tuple[Carrier, list[int]]] = []
         if whole:
             packing = self._packing([sums[i].shape for i in whole])
-            carriers.append(WholeVariables(*of(whole), packing, self._collectives, keys))
+            carriers.append((WholeVariables(*of(whole), packing, self._collectives, keys), whole))
         if tables:
             exchange = RowExchange(self._collectives, self._count, self._replicas.replica_id(), total)
-            carriers.append(TableRows(*of(tables), exchange))
-        return carriers, [places for places in (whole, tables) if places]
+            carriers.append((TableRows(*of(tables), exchange), tables))
+        return Several(carriers)
 
-    def _shards(
-        self,
-        carriers: Sequence[Carrier],
-        means: Sequence[Sequence[tf.Tensor]],
-        said: "_Said",
-        is_finite: tf.Tensor,
-        ordered: Callable[[Sequence[Sequence]], list],
-    ) -> Shards:
+    def _shards(self, carrier: Carrier, means: Sequence[tf.Tensor], said: "_Said", is_finite: tf.Tensor) -> Shards:
         """Mean and variance over the groups that the ``Adapt`` asks for, on this replica's shards."""
         alike = tf.reduce_all(tf.equal(said.micro_steps, said.micro_steps[0]))
         if self._needs.adapt is not None and self._needs.adapt.groups == "replicas":
             groups = tf.math.count_nonzero(said.replica_weights, dtype=tf.float32)
-            variances = [c.variances(said.replica_weights, m) for c, m in zip(carriers, means, strict=True)]
+            variances = carrier.variances(said.replica_weights, means)
         else:
-            groups = said.counters[3]
-            squares = [[s / said.counters[1] for s in c.mean_squares()] for c in carriers]
-            variances = [_variances(s, m) for s, m in zip(squares, means, strict=True)]
-        mean, variance = (ordered([c.pieces(x) for c, x in zip(carriers, lists, strict=True)]) for lists in (means, variances))
-        return Shards(mean, variance, groups, tf.logical_and(is_finite, alike))
+            groups, variances = said.counters[3], _variances([s / said.counters[1] for s in carrier.mean_squares()], means)
+        return Shards(carrier.pieces(means), carrier.pieces(variances), groups, tf.logical_and(is_finite, alike))
 
     def average(self, variables: Sequence[tf.Variable]) -> None:
         """Sets each float32 variable to its mean over the replicas, in one message. Replica context."""
@@ -175,14 +157,10 @@ class AllToAllReduction:
         for variable, part in zip(variables, parts, strict=True):
             variable.assign(tf.reshape(part, variable.shape))
 
-    def _products(
-        self, carriers: Sequence[Carrier], groups: Sequence[tuple[list, list]], ordered: Callable[[Sequence[Sequence]], list]
-    ) -> tf.Tensor:
+    def _products(self, carrier: Carrier, a: Sequence[tf.Tensor], b: Sequence[tf.Tensor]) -> tf.Tensor:
         """[variables, 3] where they are needed; else [1, 3], as only 3 numbers are to travel."""
         if self._needs.by_variable:
-            a, b = (ordered([c.pieces(of[g]) for c, of in zip(carriers, groups, strict=True)]) for g in (0, 1))
-            return similarity.group_products(a, b)
-        a, b = ([shard for of in groups for shard in of[g]] for g in (0, 1))
+            return similarity.group_products(carrier.pieces(a), carrier.pieces(b))
         return tf.reduce_sum(similarity.group_products(a, b), axis=0, keepdims=True)
 
     def _said(self, counters: tf.Tensor, micro_steps: tf.Tensor, total: Total) -> "_Said":
