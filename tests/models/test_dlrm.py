@@ -1,16 +1,11 @@
 """DLRM and its task: the forward pass against NumPy, the loss of a micro-batch, how a model is judged and served."""
 
 import json
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from configs.experiment import Experiment
-from models import criteo
 from models.tasks import Dlrm
 from models.tasks.dlrm import measures
 from tf_simigrad import FixedBatch
@@ -21,7 +16,6 @@ from tools.overrides import apply_overrides
 one_keras = pytest.mark.one_keras
 needs_tf_keras = pytest.mark.skipif(KERAS_3, reason="its models are tf_keras's")
 
-ROOT = Path(__file__).resolve().parents[2]
 SIZES = tuple(3 + number % 5 for number in range(26))
 TASK = Dlrm(table_sizes=SIZES, embedding_dimension=4, bottom_mlp=(6, 4), top_mlp=(5, 3, 1))
 
@@ -172,28 +166,6 @@ def test_it_trains_compiled_by_xla(tf):
     data = tensors(tf, batch(4))
     compiled = tf.function(lambda part: TASK.loss_fn(model, part), jit_compile=True)(data)
     assert float(compiled) == pytest.approx(float(TASK.loss_fn(model, data)), rel=1e-5)
-
-
-@one_keras
-def test_large_tables_take_no_memory_under_a_described_tpu():
-    """In a process of its own, whose Keras and strategy are not those of the others."""
-    code = """
-import os
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-import resource
-from models.tasks import Dlrm
-from tf_simigrad.compat import tpu_description
-strategy = tpu_description.described_strategy(8, large="nothing")
-with strategy.scope():
-    model = Dlrm().build()
-print("parameters", model.count_params(), "GiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    parameters, used = re.search(r"parameters (\d+) GiB ([\d.]+)", done.stdout).groups()
-    widths = [(13, 512), (512, 256), (256, 64), (64 + 27 * 27, 512), (512, 512), (512, 256), (256, 1)]
-    assert int(parameters) == sum(criteo.TERABYTE_TABLES) * 64 + sum(a * b + b for a, b in widths)
-    assert sum(criteo.TERABYTE_TABLES) * 64 * 4 / 2**30 > 10 * float(used)
 
 
 def auc_by_counting(labels, scores):
