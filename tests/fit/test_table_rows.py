@@ -84,7 +84,10 @@ def test_rows_train_as_the_dense_gradient_does(tf, strategies, replicas, optimiz
     assert logs[0].keys() == logs[1].keys()
 
 
-@pytest.mark.parametrize(("replicas", "groups"), [(1, "micro_steps"), (2, "micro_steps"), (4, "replicas")])
+@pytest.mark.parametrize(
+    ("replicas", "groups"),
+    [(1, "micro_steps"), (2, "micro_steps"), pytest.param(4, "replicas", marks=pytest.mark.slow)],
+)
 def test_vrgd_scales_rows_as_the_dense_gradient(tf, strategies, replicas, groups):
     trained, multipliers = [], []
     for limit in (None, 0):

@@ -24,7 +24,7 @@ def result(*arguments):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 5])
+@pytest.mark.parametrize("replicas", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_an_update_sends_what_a_ring_all_reduce_sends(replicas):
     found = result("wire", "--replicas", replicas)
     assert set(found) == COMMON | {"bytes", "plain_bytes", "gradient_elements", "vrgd", "operations"}

@@ -87,6 +87,7 @@ def test_a_slow_pipeline_is_the_bottleneck(pipeline, strategies, capsys):
     assert "the bottleneck: pipeline" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_while_the_step_is_timed_no_pipeline_works(pipeline, strategies, monkeypatch):
     data, during_steps, fit = Counted(0.002), [], pipeline.fit
 

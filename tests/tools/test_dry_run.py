@@ -24,6 +24,7 @@ def dry_run(*arguments):
     return int(parameters.replace(",", "")), int(trained.replace(",", "")), float(flop[0]), flop[1]
 
 
+@pytest.mark.slow
 def test_bert_large():
     """Against the formulas of the transformer: a forward pass and twice as much backward."""
     parameters, trained, flop, unit = dry_run("bert_large_pretrain")

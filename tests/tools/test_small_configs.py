@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CIFAR = ("cifar10_simigrad_small", "cifar10_vrgd_small")
 FIRST_PHASE = ("bert_large_pretrain_small", "bert_large_pretrain_vrgd_small")
 BERT = (*FIRST_PHASE, "bert_large_pretrain_phase2_small", "bert_squad_small")
-ONE_OF_EACH_TASK = (CIFAR[0], FIRST_PHASE[0], "bert_squad_small", "imagenet_resnet50_small", "dlrm_criteo_small")
+ONE_OF_EACH_NETWORK = (CIFAR[0], "bert_squad_small", "imagenet_resnet50_small", "dlrm_criteo_small")
 IMAGENET, DLRM = ("imagenet_resnet50_small", "imagenet_resnet50_vrgd_small"), "dlrm_criteo_small"
 needs_tf_keras = pytest.mark.skipif(keras_private.KERAS_3, reason="its models are tf_keras's")
 
@@ -168,8 +168,8 @@ def run_of(config, replicas, data_dir, prepared, trained, strategies):
 
 @pytest.mark.parametrize(
     ("config", "replicas"),
-    # On two replicas one config of each task: the others differ in optimizer and policy, which have tests of their own.
-    [pytest.param(*p.values, n, marks=p.marks) for p in ALL for n in (1, 2) if n == 1 or p.values[0] in ONE_OF_EACH_TASK],
+    # On two replicas one config of each network: what the others differ in has tests of its own.
+    [pytest.param(*p.values, n, marks=p.marks) for p in ALL for n in (1, 2) if n == 1 or p.values[0] in ONE_OF_EACH_NETWORK],
 )
 def test_two_updates_are_trained_and_exported(config, replicas, data_dir, prepared, trained, strategies):
     run = run_of(config, replicas, data_dir, prepared, trained, strategies)
@@ -203,7 +203,9 @@ def test_a_run_is_judged_and_exported_again(config, data_dir, prepared, trained,
 
 
 @needs_tf_keras
-@pytest.mark.parametrize("config", [FIRST_PHASE[0], IMAGENET[0], DLRM])
+@pytest.mark.parametrize(
+    "config", [FIRST_PHASE[0], *(pytest.param(name, marks=pytest.mark.slow) for name in (IMAGENET[0], DLRM))]
+)
 def test_a_run_is_resumed_to_the_same_end(config, data_dir, prepared, trained, strategies):
     """From batches of records, single records, blocks of examples; arrays as the digits' are resumed in test_train."""
     data, one = prepared(data_dir, config), strategies(1)

@@ -91,6 +91,8 @@ def test_a_saved_model_that_predicts_otherwise_is_noticed(finished, tmp_path):
     assert "NOT EQUAL" in done.stdout
 
 
+# In both Kerases it is tested for EpochCheckpoint itself.
+@pytest.mark.one_keras
 def test_a_killed_run_is_resumed_to_the_same_end(finished, tmp_path):
     process = subprocess.Popen(command(*MIRRORED, *SMALL, "--output", tmp_path), cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
