@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_simigrad as sg
-from tf_simigrad.compat.keras_private import KERAS_3
 from tools import benchmark_overhead
+from tools.building import stateless_sgd
 
 IDS, WIDTH = 4, 16
 
@@ -43,11 +43,10 @@ def make_dataset(examples, seed, table_rows):
 def make_model(strategy, table_rows):
     """A table, and a layer that costs next to nothing beside it; SGD without state."""
     tf.keras.utils.set_random_seed(0)
-    layers, optimizers = tf.keras.layers, tf.keras.optimizers
+    layers = tf.keras.layers
     with strategy.scope():
         model = tf.keras.Sequential(
             [tf.keras.Input((IDS,), dtype="int32"), layers.Embedding(table_rows, WIDTH), layers.Flatten(), layers.Dense(1)]
         )
-        sgd = optimizers.SGD if KERAS_3 else optimizers.legacy.SGD
-        model.compile(optimizer=sgd(1e-3), loss=tf.keras.losses.BinaryCrossentropy(from_logits=True))
+        model.compile(optimizer=stateless_sgd(1e-3), loss=tf.keras.losses.BinaryCrossentropy(from_logits=True))
     return model

@@ -62,14 +62,18 @@ class WarmUp(tf.keras.optimizers.schedules.LearningRateSchedule):
         return {"after": self.after, "peak": self.peak, "steps": self.steps}
 
 
+def stateless_sgd(rate, **clip):
+    """SGD without momentum. The newer one of tf_keras keeps and multiplies a momentum of every table's size, even one of 0."""
+    sgd = tf.keras.optimizers.SGD if KERAS_3 else tf.keras.optimizers.legacy.SGD
+    return sgd(rate, momentum=0.0, **clip)
+
+
 def optimizer(experiment, rate):
     clip = {"global_clipnorm": experiment.global_clipnorm or None}
     decay = experiment.weight_decay
     match experiment.optimizer:
         case "sgd":
-            # tf_keras's newer SGD keeps and multiplies a momentum of the size of every table, even one of 0.
-            sgd = tf.keras.optimizers.SGD if KERAS_3 else tf.keras.optimizers.legacy.SGD
-            return sgd(rate, momentum=0.0, **clip)
+            return stateless_sgd(rate, **clip)
         case "lars":
             return sg.LARS(rate, momentum=experiment.momentum, weight_decay=decay, **clip)
         case "lamb":

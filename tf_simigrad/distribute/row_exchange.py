@@ -77,7 +77,7 @@ class RowExchange:
             sums: Of each table, of distinct indices.
             squares: Of the same rows; empty where they do not travel.
         """
-        tables = [[s.values, *q] for s, q in zip(sums, [[q.values] for q in squares] or [[]] * len(sums), strict=True)]
+        tables = [[s.values for s in of_table] for of_table in zip(sums, *([squares] if squares else []), strict=True)]
         by_owner = [tf.dynamic_partition(tf.range(tf.size(s.indices)), _owner(s, self._replicas), self._replicas) for s in sums]
         counts = [tf.stack([tf.size(part) for part in parts]) for parts in by_owner]
         largest = self._largest([tf.reduce_max(c) for c in counts])
