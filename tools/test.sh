@@ -81,11 +81,11 @@ closing_line() {
 started=$SECONDS
 if $addons; then
     echo "pytest under Keras 2, beside TensorFlow Addons"
-    # Experiments and several processes are run on the main set, and TPUs are supported there; large tables are trained with
-    # tf_keras's optimizers, which are those of Keras 2. A folder that the arguments name is not ignored.
+    # Experiments and several processes are run on the main set, and TPUs are supported there. A folder that the arguments name
+    # is not ignored.
     start_tests addons "-u TF_USE_LEGACY_KERAS" -m "not one_keras and not slow" \
         --ignore=tests/tools --ignore=tests/models --ignore=tests/configs --ignore=tests/tpu \
-        --ignore=tests/workers --ignore=tests/fit/test_table_rows.py "$@"
+        --ignore=tests/workers "$@"
 else
     echo "ruff check"
     python -m ruff check .
